@@ -377,7 +377,7 @@ class Cluster:
     def latencies_of(self, routes: Sequence[Sequence[int]]) -> list[float]:
         """Return the latency of each route, s."""
         numbers = np.fromiter(chain.from_iterable(routes), np.int64, sum(map(len, routes)))
-        each = iter(self.links.latencies[numbers].tolist())
+        each = iter(self.links.some(numbers, lambda link: link.latency).tolist())
         return [sum(islice(each, len(route))) for route in routes]
 
     def degraded(self, factors: Iterable[tuple[str, str, float]]) -> Cluster:

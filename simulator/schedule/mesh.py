@@ -126,7 +126,9 @@ class Axis:
 
         Both are `NOWHERE` for a rank that is not on this axis.
         """
-        beyond = max(0, ranks - self._places.shape[1])
+        beyond = ranks - self._places.shape[1]
+        if beyond <= 0:
+            return self._places[:, :ranks]
         return np.pad(self._places, ((0, 0), (0, beyond)), constant_values=NOWHERE)[:, :ranks]
 
     def relabelled(self, number_of: Sequence[int]) -> Axis:

@@ -11,12 +11,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cluster.links import Links
 from simulator.engine.folding.dominance import Shares, undominated
 from simulator.engine.folding.flows import Flows
 from simulator.engine.folding.partition import FLOW, LINK, Partition
 from simulator.network.plan import Flow
-
-Floats = NDArray[np.float64]
 
 
 class FoldedNetwork:
@@ -25,12 +24,12 @@ class FoldedNetwork:
     *capacity*: by row, bytes/s.
     """
 
-    def __init__(self, flows: Flows, partition: Partition, bandwidths: Floats) -> None:
+    def __init__(self, flows: Flows, partition: Partition, links: Links) -> None:
         self._partition = partition
         self._bounds = flows.bounds[partition.firsts[FLOW]].tolist()
         first = partition.firsts[LINK]
         self._links = partition.links[first].tolist()
-        self.capacity: list[float] = bandwidths[self._links].tolist()
+        self.capacity: list[float] = links.some(partition.links[first], lambda link: link.bandwidth).tolist()
         self._non_binding = partition.non_binding[first]
         self._made: dict[int, Flow] = {}
         self._fold()

@@ -76,7 +76,7 @@ class Folding:
             np.array(sorted(distinct), np.int64),
         )
         self.classes = self._partition.classes
-        self._network = FoldedNetwork(self._flows, self._partition, communicator.cluster.bandwidths)
+        self._network = FoldedNetwork(self._flows, self._partition, communicator.cluster.links)
         self._plans: dict[tuple[int, Request], TransferPlan] = {}
         self._on_host = self._ranks_on_hosts(hosts)
 

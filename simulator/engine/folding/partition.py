@@ -53,7 +53,7 @@ class Partition:
         unfillable[distinct] = False
         self.non_binding = unfillable[self.links]
         self.distinct = np.searchsorted(self.links, distinct)
-        bandwidths = cluster.bandwidths[self.links].view(np.uint64).copy()
+        bandwidths = cluster.links.some(self.links, lambda link: link.bandwidth).view(np.uint64)
         bandwidths[self.distinct] ^= mixed(1 + self.distinct.astype(np.uint64))
         if cluster.chooses:  # their loads are reported apart from those of NICs
             bandwidths[np.isin(self.links, list(cluster.cables))] ^= mixed(np.zeros(1, np.uint64))

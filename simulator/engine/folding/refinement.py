@@ -58,7 +58,8 @@ def refine(colours: Sequence[Colours], edges: Sequence[Edges]) -> list[Indices]:
         fresh = [colour.copy() for colour in colours]
         for one in directed:
             one.add(fresh, colours)
-        colours = [mixed(colour) for colour in fresh]
+        while fresh:  # large arrays; each is released when it has been mixed
+            colours[len(fresh) - 1] = mixed(fresh.pop())
         count = sum(len(sorted_once(colour)) for colour in colours)
         if count == known:
             return [_numbered(colour) for colour in colours]
@@ -91,7 +92,8 @@ class _Directed:
             part = slice(begin, begin + AT_ONCE)
             np.add.at(seen, edges.ones[part], mixed(theirs[edges.others[part]] ^ self.labels[edges.which[part]]))
         if len(edges.ones):
-            fresh[edges.one] += mixed(seen ^ self.salt)
+            seen ^= self.salt
+            fresh[edges.one] += mixed(seen)
 
 
 def _numbered(colours: Colours) -> Indices:
