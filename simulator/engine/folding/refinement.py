@@ -58,8 +58,8 @@ def refine(colours: Sequence[Colours], edges: Sequence[Edges]) -> list[Indices]:
         fresh = [colour.copy() for colour in colours]
         for one in directed:
             one.add(fresh, colours)
-        while fresh:  # large arrays; each is released when it has been mixed
-            colours[len(fresh) - 1] = mixed(fresh.pop())
+        for kind in reversed(range(len(fresh))):  # large arrays; each is released when it has been mixed
+            colours[kind] = mixed(fresh.pop())
         count = sum(len(sorted_once(colour)) for colour in colours)
         if count == known:
             return [_numbered(colour) for colour in colours]
