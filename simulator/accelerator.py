@@ -12,7 +12,7 @@ from math import inf, prod
 from statistics import NormalDist
 
 from simulator.errors import ClusterError
-from simulator.kernel import BYTES, Kernel
+from simulator.kernel import BYTES, EXECUTED, Kernel
 from simulator.products import Tiling, one_product
 
 UNALIGNED = 0.5
@@ -30,8 +30,9 @@ OF_CLOCKS = (
     "attention_backward",
     "cudnn_attention_efficiency",
     "cudnn_attention_backward",
+    "exponentials",
 )
-"""The shares of an `Accelerator` that scale with its clock."""
+"""What scales with the clock of an `Accelerator`."""
 
 OPERATOR_SECONDS = 8e-6
 """Host time of an eager operator of PyTorch, dispatched from Python: 5 to 10 us (the `launch` of the stack ``ddp``)."""
@@ -178,8 +179,10 @@ class Accelerator:
     *fp32_k_half*: the same of products in fp32, and *convolution_efficiency*, *convolution_k_half* of convolutions in
     fp32, if tensor cores do not take part in them (None: as other products); *unaligned_efficiency*: speed of products
     on tensor cores with rows that are not aligned, relative to aligned ones; *attention_efficiency*: share
-    of the peak that the products of fused attention reach, *attention_backward* in the backward pass, and the same of
-    cuDNN's kernels where it has some made for this GPU; *spread*:
+    of the peak that the products of fused attention reach, softmax included, *attention_backward* in the backward pass;
+    *cudnn_attention_efficiency*, *cudnn_attention_backward*: the same of the products alone, of kernels made for this
+    GPU, where there are some; each score takes one of *exponentials* a second and SM beside (0: these are free);
+    *spread*:
     coefficient of variation of the speed of products among GPUs of this type; *power* in W;
     *transposes*: products of 8 bits take operands in one layout only, so that operands are written transposed too.
 
@@ -210,6 +213,7 @@ class Accelerator:
     attention_backward: float = 1.0
     cudnn_attention_efficiency: float | None = None
     cudnn_attention_backward: float | None = None
+    exponentials: float = 0.0
     spread: float = 0.0
     power: float = 0.0
     transposes: bool = True
@@ -288,8 +292,7 @@ class Accelerator:
         sms = max(1, self.sms - (software.communication_sms if software else 0))
         peak = self._product_peak(kernel, software) * efficiency * sms / self.sms
         if kernel.attention:
-            share = self._attention_share(kernel.attention, software or Software()) * sms / self.sms
-            return max(2.0 * prod(kernel.shape) / (self.peak(kernel.precision) * share), memory)
+            return max(self._attention_arithmetic(kernel, software or Software()) * self.sms / sms, memory)
         # without tensor cores libraries use Winograd's algorithm (Lavin and Gray 2015, arXiv:1509.09308) where it is
         # faster
         shapes = [kernel.shape]
@@ -317,12 +320,23 @@ class Accelerator:
         unaligned = peak * self.unaligned_efficiency
         return min(unaligned, self.peak("fp32")) if several else unaligned
 
-    def _attention_share(self, which: str, software: Software) -> float:
-        if software.cudnn_attention and self.cudnn_attention_efficiency and self.cudnn_attention_backward:
-            return self.cudnn_attention_backward if which == "backward" else self.cudnn_attention_efficiency
-        if which == "backward":
-            return self.attention_backward * software.flash_backward
-        return self.attention_efficiency * software.flash_forward
+    def _attention_arithmetic(self, kernel: Kernel, software: Software) -> float:
+        """Return the seconds of the arithmetic of fused attention on all SMs.
+
+        The special function units compute 16 exponentials a clock and SM, and their time adds to that of the products,
+        which is four times the head size for each score: heads of 64 are slower than half of those of 128 (Shah et al.
+        2024, arXiv:2407.08608, section 3.1).
+        """
+        assert kernel.shape is not None
+        backward = kernel.attention == "backward"
+        products = 2.0 * prod(kernel.shape) / self.peak(kernel.precision)
+        own = self.cudnn_attention_backward if backward else self.cudnn_attention_efficiency
+        if software.cudnn_attention and own:
+            scores = prod(kernel.shape[:3]) / EXECUTED[kernel.attention]
+            return products / own + (scores / (self.exponentials * self.sms) if self.exponentials else 0.0)
+        if backward:
+            return products / (self.attention_backward * software.flash_backward)
+        return products / (self.attention_efficiency * software.flash_forward)
 
     def _of_products(self, precision: str) -> tuple[float, float]:
         """Return the efficiency and the half depth of products. Convolutions in fp32 say tf32 (`Kernel`)."""

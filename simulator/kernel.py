@@ -44,6 +44,9 @@ class Kernel:
     operation: Operation | None = field(default=None, compare=False)
 
 
+EXECUTED = {"forward": 2, "backward": 5}
+"""Products of fused attention for each score: backward it recomputes the scores (Dao 2023, arXiv:2307.08691)."""
+
 ALIGNMENT = 16
 """Bytes of the widest load of a thread. Tensor cores want rows of this alignment (NVIDIA, "Matrix Multiplication
 Background User's Guide", section "Tensor Core Requirements": multiples of 16 bytes)."""

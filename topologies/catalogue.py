@@ -93,6 +93,7 @@ EFFICIENCIES = (
     "attention_backward",
     "cudnn_attention_efficiency",
     "cudnn_attention_backward",
+    "exponentials",
     "spread",
     "k_half",
     "fp32_k_half",
@@ -165,6 +166,7 @@ class Device(Sourced):
     attention_backward: Fraction = 1.0
     cudnn_attention_efficiency: Fraction | None = None
     cudnn_attention_backward: Fraction | None = None
+    exponentials: Number = 0.0
     spread: Number = 0.0
     power: Power | None = None
     links: Lanes | None = None
@@ -219,6 +221,7 @@ class Device(Sourced):
             attention_backward=self.attention_backward,
             cudnn_attention_efficiency=self.cudnn_attention_efficiency,
             cudnn_attention_backward=self.cudnn_attention_backward,
+            exponentials=self.exponentials,
             spread=self.spread,
             power=self.power or 0.0,
         )

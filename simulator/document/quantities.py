@@ -25,8 +25,8 @@ COUNTED = re.compile(r"\s*\+?([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,2})?)
 SMALLEST = {"bandwidth": 1e-3, "size": 1e-3, "time": 1e-18, "rate": 1e-3, "power": 1e-3}
 """SI, of what is not 0. Quotients of these limits are finite: results never hold infinity."""
 
-MOST = 10_000_000
-"""Largest count of anything."""
+MOST = 2**24
+"""Largest count of anything: 16,777,216. The longest sequence known is Llama 4 Scout's, 10,485,760 positions."""
 
 
 class Section(BaseModel):

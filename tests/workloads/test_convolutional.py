@@ -190,12 +190,7 @@ MEMORY_FORMATS = {
 }
 
 
-NARROWER = pytest.mark.xfail(strict=True, reason="1.29 for 1.48 measured: one step of the two is 13 % off")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[NARROWER] * (name == "resnet50")) for name in MEMORY_FORMATS]
-)
+@pytest.mark.parametrize("name", MEMORY_FORMATS)
 def test_contiguous_images_are_as_much_slower_as_measured(name: str) -> None:
     contiguous, last, batch = MEMORY_FORMATS[name]
     steps = []

@@ -139,7 +139,16 @@ FAMILIES: Mapping[str, Family] = {
     "gemma3_text": Family(
         {**LLAMA, "norm_placement": "both", "qk_norm": "per_head"},
         LLAMA_KEYS,
-        {"tie_word_embeddings": True, "head_dim": 256, "sliding_window": 4096},
+        # Gemma3TextConfig, which the files of the models with a vision encoder rely on
+        {
+            "tie_word_embeddings": True,
+            "head_dim": 256,
+            "sliding_window": 4096,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "vocab_size": 262_208,
+            "max_position_embeddings": 131_072,
+        },
         _gemma3,
     ),
     "phi": Family(
@@ -252,9 +261,20 @@ FAMILIES: Mapping[str, Family] = {
         {"tie_word_embeddings": True, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "type_vocab_size": 2},
         _bert,
     ),
+    "mimo": Family(
+        {**LLAMA, "add_qkv_bias": True},
+        LLAMA_KEYS,
+        {"tie_word_embeddings": False, "hidden_act": "silu", "use_sliding_window": False},
+        window,
+    ),
     **EXPERT_FAMILIES,
 }
 """The families by ``model_type``."""
+
+FAMILIES = {**FAMILIES, "qwen3_vl_text": FAMILIES["qwen3"], "qwen3_vl_moe_text": FAMILIES["qwen3_moe"]}
+
+TEXT = "text_config"
+"""The configuration of the text model in that of a model with a vision or an audio encoder."""
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """Keys of models with experts."""
@@ -279,12 +299,26 @@ class _Recording(dict[str, Any]):
 def keys_read(document: Document) -> set[str]:
     """Return the keys of the configuration in *document* that decide its `model:` section.
 
-    The configuration is one that `model_section` accepts.
+    The configuration is one that `model_section` accepts; they are those of its `text_part`.
     """
-    family = FAMILIES[document.data["model_type"]]
-    values = _Recording({**family.defaults, **{key: one for key, one in document.data.items() if one is not None}})
+    config = text_part(document).data
+    family = FAMILIES[config["model_type"]]
+    values = _Recording({**family.defaults, **{key: one for key, one in config.items() if one is not None}})
     family.more(values)
     return {"model_type", "tie_word_embeddings", *EXPERTS, *family.keys, *values.asked}
+
+
+def text_part(document: Document) -> Document:
+    """Return the configuration of the text model in *document*: a model of several parts has it apart."""
+    inner = document.data.get(TEXT)
+    if not isinstance(inner, dict) or "hidden_size" in document.data:
+        return document
+    around: dict[str, Any] = {
+        key: document.data[key] for key in ("model_type", "tie_word_embeddings") if key in document.data
+    }
+    positions = {path: position for path, position in document.positions.items() if path[:1] != (TEXT,)}
+    own = {path[1:]: position for path, position in document.positions.items() if path[:1] == (TEXT,)}
+    return Document({**around, **inner}, {**positions, **own})
 
 
 def is_config(document: Document) -> bool:
@@ -295,8 +329,10 @@ def is_config(document: Document) -> bool:
 def model_section(document: Document) -> Document:
     """Return the configuration in *document* as a `model:` section, with the positions of its values.
 
-    Raises `ScenarioError` for a family, or a value, that no model of clustersim has.
+    Of a model with several parts it is the text model (`text_part`). Raises `ScenarioError` for a family, or a value,
+    that no model of clustersim has.
     """
+    document = text_part(document)
     config = document.data
     family = FAMILIES.get(config["model_type"]) if isinstance(config["model_type"], str) else None
     if family is None:

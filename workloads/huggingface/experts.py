@@ -82,6 +82,39 @@ def _gpt_oss(config: Values) -> Values:
     return {"add_bias_linear": truth(config, "attention_bias"), **window(config, turn=2)}
 
 
+def _llama4(config: Values) -> Values:
+    """Layer i has experts if i + 1 is a multiple of the step; three of four layers attend within chunks.
+
+    A token passes one shared expert of the width of the others. Norms of queries and keys have no parameters.
+    """
+    layers, step = config["num_hidden_layers"], whole(config, "interleave_moe_layer_step", 1)
+    if layers > MOST_LAYERS:
+        raise Unsupported("num_hidden_layers", f"{layers} is absurd; the most that is taken is {MOST_LAYERS}")
+    if step < 1:
+        raise Unsupported("interleave_moe_layer_step", f"must be a whole number of at least 1, not {step!r}")
+    chunk = whole(config, "attention_chunk_size", 8192)
+    pattern = [0] * (step - 1) + [1]
+    chunks = {"attention_window": {"size": chunk, "every": "3 of 4", "chunked": True}}
+    return {
+        "moe_shared_expert_intermediate_size": whole(config, "intermediate_size", 8192),
+        **({} if step == 1 else {"moe_layer_freq": pattern}),
+        **(chunks if 0 < chunk < config["max_position_embeddings"] else {}),
+    }
+
+
+def _minimax(config: Values) -> Values:
+    """Norms of queries and keys are over the features of all heads ("per_layer")."""
+    kinds = {"per_layer": "all_heads", "per_head": "per_head"}
+    kind = config.get("qk_norm_type", "per_layer")
+    if kind not in kinds:
+        raise Unsupported("qk_norm_type", f"must be per_layer or per_head, not {str(kind)[:60]!r}")
+    return {
+        "qk_norm": kinds[kind] if truth(config, "use_qk_norm", True) else "none",
+        "moe_router_bias": truth(config, "use_routing_bias", True),
+        "moe_shared_expert_intermediate_size": whole(config, "shared_intermediate_size"),
+    }
+
+
 EXPERT_FAMILIES: Mapping[str, Family] = {
     "mixtral": Family(LLAMA, LOCAL, {**SILU, "num_experts_per_tok": 2, "num_local_experts": 8}, window),
     "qwen2_moe": Family(
@@ -142,6 +175,17 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
         {**SILU, "num_local_experts": 128, "num_experts_per_tok": 4, "head_dim": 64, "attention_bias": True},
         _gpt_oss,
     ),
+    "llama4_text": Family(
+        LLAMA,
+        {
+            **{key: name for key, name in LOCAL.items() if key != "intermediate_size"},
+            "intermediate_size_mlp": "ffn_hidden_size",
+            "intermediate_size": "moe_ffn_hidden_size",
+        },
+        {**SILU, "num_local_experts": 16, "num_experts_per_tok": 1, "intermediate_size": 8192},
+        _llama4,
+    ),
+    "minimax_m2": Family(LLAMA, LOCAL, {**SILU, "num_experts_per_tok": 8, "num_local_experts": 256}, _minimax),
     "olmoe": Family({**LLAMA, "qk_norm": "all_heads"}, NAMED, {**SILU, "num_experts": 64, "num_experts_per_tok": 8}),
     "granitemoe": Family(LLAMA, LOCAL, {**SILU, "num_local_experts": 8, "num_experts_per_tok": 2}),
     "phimoe": Family(
@@ -151,4 +195,4 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
         _phi,
     ),
 }
-"""The families by ``model_type``. Windows of every other layer (GPT-OSS) are left out."""
+"""The families by ``model_type``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from simulator.kernel import BYTES, Kernel, matmul, memory_bound
+from simulator.kernel import BYTES, EXECUTED, Kernel, matmul, memory_bound
 from simulator.operation import Operation
 from workloads.operators.documents import scores
 from workloads.operators.operator import Operator
@@ -158,11 +158,11 @@ class FlashAttention(CoreAttention):
         It computes *computed* scores a row, and *counted* of them are model FLOPs. It passes over the tensors of query
         size and of key and value size: twice forward, four times backward.
         """
-        products, executed, passes = {"forward": (2, 2, 2), "backward": (4, 5, 4)}[which]
+        products, passes = {"forward": (2, 2), "backward": (4, 4)}[which]
         flops = products * 2 * samples * self.heads * rows * counted * self.head_size
         tensors = passes * (self.heads * rows + self.key_value_heads * keys) * self.head_size * BYTES[self.precision]
         nbytes = samples * (tensors + rows * self.heads * FP32)
-        shape = (executed * samples * self.heads, rows, computed, self.head_size)
+        shape = (EXECUTED[which] * samples * self.heads, rows, computed, self.head_size)
         return Kernel(flops, nbytes, shape, self.precision, attention=which)
 
     def _kernel(self, samples: int, which: Literal["forward", "backward"]) -> Kernel:

@@ -57,6 +57,7 @@ ROWS = {
 MEASURED = {
     "b200_one_node": 5,
     "b200_products": 232,
+    "attention": 427,
     "products": 1500,
     "dlperf_ddp_v100": 10,
     "dlperf_gpt_v100": 6,
