@@ -59,12 +59,6 @@ def hashed(labels: Sequence[object]) -> Colours:
     return np.fromiter((numbers.setdefault(label, len(numbers)) for label in labels), np.uint64, len(labels))
 
 
-def numbered(objects: Sequence[Hashable]) -> Indices:
-    """Return a number for each of *objects*; equal ones have equal numbers. Fast if few objects occur many times."""
-    _, first, which = np.unique(np.fromiter(map(id, objects), np.int64), return_index=True, return_inverse=True)
-    return hashed([objects[place] for place in first.tolist()]).astype(np.int64)[which]
-
-
 def sorted_once(values: NDArray[Any]) -> NDArray[Any]:
     """Return the distinct *values*, ascending; for many values much faster than `numpy.unique`, which hashes them."""
     ascending = np.sort(values)

@@ -191,7 +191,7 @@ class Timeline:
     def gpu_ranks(self) -> tuple[int, ...]:
         """The ranks on GPUs, ascending."""
         on_gpu = np.array([program.on == "gpu" for program in self.schedule.programs])
-        return tuple(np.flatnonzero(on_gpu[np.array(self.schedule.program_of)]).tolist())
+        return tuple(np.flatnonzero(on_gpu[self.schedule.program_numbers]).tolist())
 
     @cached_property
     def classes(self) -> Mapping[int, Integers]:
@@ -315,7 +315,7 @@ class Timeline:
     def ops(self) -> int:
         """The number of spans of all ranks and steps."""
         lengths = np.array([len(program.ops) for program in self.schedule.programs])
-        return int(lengths[np.array(self.schedule.program_of)].sum()) * self.schedule.steps
+        return int(lengths[self.schedule.program_numbers].sum()) * self.schedule.steps
 
     def to_frame(self) -> pandas.DataFrame:
         """Return the spans of all representatives as a pandas DataFrame, one row each, times in s.

@@ -1,5 +1,9 @@
 """A folded Clos network: leaves below spines below cores. A route goes up as far as needed and down again.
 
+Where one level of cores does not reach all spines, further levels of cores are above it: switches of 128 ports join
+524,288 NICs in three levels and 33,554,432 in four (2 (k/2)^n ports in n levels of k-port switches, Al-Fares et al.,
+"A Scalable, Commodity Data Center Network Architecture", SIGCOMM 2008, for n = 3).
+
 The equal-cost uplinks of a switch are one bundle with the sum of their bandwidths, so the switches at their upper ends
 are one vertex. Traffic is spread over them evenly. Where the routing is by connection or by destination, every uplink
 counts for itself instead (`topologies.planes`).
@@ -23,10 +27,11 @@ from topologies.planes import Planes, planes
 def clos(
     network: Network, leaves: Sequence[Indices], oversubscription: Sequence[float], radix: int, pod: int
 ) -> Tree | Planes:
-    """Build two levels if a spine switch of *radix* ports reaches all *leaves* (the port numbers of each), else three.
+    """Build two levels if a spine switch of *radix* ports reaches all *leaves* (the port numbers of each), else more.
 
-    *oversubscription*: bandwidth down over bandwidth up, of a leaf and of a spine. *pod*: the number of leaves that
-    share their spines in a network of three levels. Raises `ClusterError` if three levels do not suffice.
+    *oversubscription*: bandwidth down over bandwidth up, of a leaf and of a spine; cores have none. *pod*: the number
+    of leaves that share their spines in a network of more than two levels. Raises `ClusterError` if every uplink counts
+    for itself and three levels do not suffice.
     """
     leaf_of = np.full(len(network.ports), NONE)
     below: list[tuple[int, float]] = []
@@ -37,27 +42,29 @@ def clos(
         below.append((leaf, network.ports.bandwidth(ports)))
     groups = _pods(below, radix, pod)
     if network.routing.separate:
+        if len(groups) > radix:
+            raise ClusterError(
+                f"three levels of {radix}-port switches join at most {radix} pods of {pod} leaves, not {len(groups)};"
+                " give the fabric a larger radix, or take routing auto, which has further levels"
+            )
         place = np.empty(len(network.ports), np.int64)
         place[np.concatenate(leaves)] = np.arange(len(place))
         return planes(network, leaf_of.tolist(), place.tolist(), groups, oversubscription)
     above: dict[int, int] = {}
-    spines = _level(network, "spine", groups, oversubscription[0], above)
-    if len(spines) > 1:
-        _level(network, "core", [spines], oversubscription[1], above)
+    level, ratio = _level(network, "spine", groups, oversubscription[0], above), oversubscription[1]
+    while len(level) > 1:
+        # half of a switch's ports face down, unless it is at the top
+        level, ratio = _level(network, "core", _pods(level, radix, max(2, radix // 2)), ratio, above), 1.0
     return Tree(leaf_of.tolist(), above)
 
 
-def _pods(leaves: list[tuple[int, float]], radix: int, pod: int) -> list[list[tuple[int, float]]]:
-    """The *leaves* that share spines: all of them if a spine reaches them, else *pod* each; none of a single leaf."""
-    if len(leaves) == 1:
+def _pods(below: list[tuple[int, float]], radix: int, pod: int) -> list[list[tuple[int, float]]]:
+    """The switches that share those above them: all of *below* if *radix* ports reach them, else *pod* each; none of a
+    single switch.
+    """
+    if len(below) == 1:
         return []
-    groups = [leaves] if len(leaves) <= radix else [leaves[i : i + pod] for i in range(0, len(leaves), pod)]
-    if len(groups) > radix:
-        raise ClusterError(
-            f"three levels of {radix}-port switches join at most {radix} pods of {pod} leaves, not {len(groups)};"
-            " give the fabric a larger radix"
-        )
-    return groups
+    return [below] if len(below) <= radix else [below[i : i + pod] for i in range(0, len(below), pod)]
 
 
 def _level(

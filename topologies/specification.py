@@ -45,9 +45,9 @@ from topologies.wiring import Wiring
 
 CLUSTERS = "topologies.clusters"
 
-BYTES_OF_A_DEVICE = 9e3
-"""Of memory that a simulated GPU takes: 1.17 GB for 131,072 (GPT-3 on DGX H100, tp 8 x pp 8); the cluster alone takes
-1.3 GB for 1,048,576."""
+BYTES_OF_A_DEVICE = 5e3
+"""Of memory that a simulated GPU of a regular cluster takes: some 4 GB for 1,048,576, 0.6 GB for 98,304 (MegaScale's
+175B model, tp 8 x pp 8)."""
 
 
 DEFAULT_RADIX = 40

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from scenarios.build.conditions import conditions
 from scenarios.build.derived import Derived, derive
 from scenarios.build.fabric import check_network
@@ -195,7 +197,7 @@ class BuiltScenario:
             for kernel in layer.forward(1)
             if kernel.flops and kernel.seconds is None
         } | ({self.model.precision} if self.model else set())
-        for accelerator in {self._cluster.accelerator(gpu) for gpu in self.derived.devices[: self.derived.ranks]}:
+        for accelerator in self._cluster.count(self.derived.devices[: self.derived.ranks]):
             for precision in sorted(precisions):
                 self._check_precision(accelerator, precision, "precision")
 
@@ -203,15 +205,12 @@ class BuiltScenario:
         """Check that each device has the precisions of the products that *schedule* runs on it."""
         cluster, devices = self._cluster, self.derived.devices
         needed: dict[tuple[Accelerator, str], str] = {}
-        known: set[tuple[int, Accelerator, Accelerator]] = set()
-        for rank, number in enumerate(schedule.program_of):
-            program, device = schedule.programs[number], devices[rank]
-            own = host = cluster.accelerator(device)
+        accelerators, places = cluster.accelerators(devices)
+        for number, program in enumerate(schedule.programs):
+            ranks = np.array(schedule.ranks_of(number), np.int64)
+            owns = hosts = [accelerators[place] for place in np.unique(places[ranks]).tolist()]
             if program.on == "gpu" and computes_on_host(program):
-                host = cluster.accelerator(cluster.host_of(device))
-            if (number, own, host) in known:
-                continue
-            known.add((number, own, host))
+                hosts = list({cluster.accelerator(cluster.host_of(devices[rank])) for rank in ranks.tolist()})
             for op in program.distinct():
                 if not isinstance(op, Compute):
                     continue
@@ -219,7 +218,8 @@ class BuiltScenario:
                 key = "optimizer" if updates else "precision"
                 for kernel in op.kernels:
                     if kernel.flops and kernel.seconds is None:
-                        needed.setdefault((host if op.on == "host" else own, kernel.precision), key)
+                        for one in hosts if op.on == "host" else owns:
+                            needed.setdefault((one, kernel.precision), key)
         for (accelerator, precision), key in needed.items():
             self._check_precision(accelerator, precision, key)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import isfinite
 
 import numpy as np
 
@@ -137,7 +137,9 @@ def memory_need(
     devices = scenario.derived.devices if devices is None else devices
     memory = bound(schedule, _ranks_on_server(scenario, schedule, devices)) if memory is None else memory
     peak = memory.peak
-    capacity = np.array([scenario.cluster().accelerator(devices[rank]).memory_bytes for rank in _gpu_ranks(schedule)])
+    accelerators, places = scenario.cluster().accelerators(devices)
+    sizes = np.array([one.memory_bytes for one in accelerators])
+    capacity = sizes[places[: schedule.mesh.world_size][_on_gpu(schedule)]]
     rank, tensors, least = peak.rank, peak.nbytes, float(capacity.min(initial=np.inf))
     if len(capacity) and least < capacity.max():
         rank, tensors, least = _tightest(schedule, memory, capacity)
@@ -152,8 +154,8 @@ def memory_need(
 def _elsewhere(scenario: BuiltScenario, schedule: Schedule, memory: Memory, devices: Sequence[str]) -> Iterator[Store]:
     """Yield the memory of the smallest host, and the drives if there are any, with what the fullest server needs."""
     cluster = scenario.cluster()
-    servers = {cluster.node_of(device): device for device in devices}.values()
-    yield Store("host memory", memory.host_bytes, min(map(cluster.host_memory, servers), default=inf))
+    servers = cluster.first_of_nodes(devices)
+    yield Store("host memory", memory.host_bytes, cluster.host_memory(servers))
     stored = [_on_drives(program) for program in schedule.programs]
     if any(stored):
         held: dict[int | str, float] = defaultdict(float)
@@ -181,14 +183,14 @@ def _ranks_on_server(scenario: BuiltScenario, schedule: Schedule, devices: Seque
     return max(count.values())
 
 
-def _gpu_ranks(schedule: Schedule) -> list[int]:
-    on_gpu = [program.on == "gpu" for program in schedule.programs]
-    return [rank for rank, number in enumerate(schedule.program_of) if on_gpu[number]]
+def _on_gpu(schedule: Schedule) -> np.ndarray:
+    """By rank, whether it is on a GPU."""
+    return np.array([program.on == "gpu" for program in schedule.programs])[schedule.program_numbers]
 
 
 def _tightest(schedule: Schedule, memory: Memory, capacity: np.ndarray) -> tuple[int, float, float]:
     """Return (rank, bytes of tensors, capacity) of the stage with the least room on the smallest of its GPUs."""
-    ranks = np.array(_gpu_ranks(schedule))
+    ranks = np.flatnonzero(_on_gpu(schedule))
     stage = stages(schedule)[ranks]
     found = []
     for number, nbytes in zip(np.unique(stage).tolist(), memory.stages, strict=True):

@@ -304,7 +304,7 @@ class StepNumbers(Result):
         from scenarios.cost.energy import power
 
         cluster, timeline = self.scenario.cluster(), self._timeline
-        nodes = {cluster.node_of(timeline.devices[rank]) for rank in timeline.gpu_ranks}
+        nodes = cluster.first_of_nodes([timeline.devices[rank] for rank in timeline.gpu_ranks])
         return power(self._gpus, len(nodes), self.scenario.specification.cost)
 
 

@@ -6,7 +6,6 @@ and its number in the cluster, ``gpu 17``. The networkx graph (`simulator.cluste
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -23,7 +22,7 @@ from simulator.cluster.links import Floats, Link, Links
 from simulator.cluster.topology import Ends, Topology
 from simulator.cluster.vertices import NONE
 from simulator.errors import ClusterError
-from simulator.hashing import Indices
+from simulator.hashing import Indices, counted
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -138,47 +137,57 @@ class Cluster:
         return np.concatenate([self.vertices.of_kind("gpu"), self.vertices.of_kind("host")])
 
     @cached_property
-    def _vertex_of(self) -> Mapping[str, int]:
-        """The vertex of each device."""
-        return dict(zip(self.devices, self._device_vertices.tolist(), strict=True))
+    def _number_of(self) -> Mapping[str, int]:
+        """The number of each device in `devices`."""
+        return {device: number for number, device in enumerate(self.devices)}
+
+    def numbers(self, devices: Sequence[str]) -> Indices:
+        """Return the numbers of *devices* in `Cluster.devices`."""
+        if tuple(devices) == self.devices[: len(devices)]:
+            return np.arange(len(devices))
+        return np.fromiter(map(self._number_of.__getitem__, devices), np.int64, len(devices))
 
     def vertex(self, name: str) -> int:
         """Return the number of the vertex *name*. Raises `ClusterError` if there is none."""
-        found = self._vertex_of.get(name)
-        if found is None:
-            found = self.vertices.names.find(name)
+        number = self._number_of.get(name)
+        if number is not None:
+            return int(self._device_vertices[number])
+        found = self.vertices.names.find(name)
         if found is None:
             raise ClusterError(f'{self.name} has no vertex "{name}"')
         return found
 
     def accelerator(self, device: str) -> Accelerator:
         """Return the accelerator of *device*, a GPU or a host."""
-        return self._accelerators[device]
+        return self._accelerators[int(self._accelerator_places[self._number_of[device]])]
 
-    def count(self, devices: Iterable[str]) -> dict[Accelerator, int]:
+    def accelerators(self, devices: Sequence[str]) -> tuple[Sequence[Accelerator], Indices]:
+        """Return distinct accelerators, and for each of *devices*, GPUs or hosts, the place of its own among them."""
+        return self._accelerators, self._accelerator_places[self.numbers(devices)]
+
+    def count(self, devices: Sequence[str]) -> dict[Accelerator, int]:
         """Return the accelerators of the GPUs among *devices*, and the number of each."""
-        found = [self._accelerators[device] for device in devices if device not in self._host_set]
-        numbers = Counter(map(id, found))
-        count: dict[Accelerator, int] = {}
-        for one in {id(one): one for one in found}.values():
-            count[one] = count.get(one, 0) + numbers[id(one)]
-        return count
+        numbers = self.numbers(devices)
+        places = self._accelerator_places[numbers[numbers < len(self.gpus)]]
+        return dict(zip(*counted(self._accelerators, places), strict=True))
 
     @cached_property
-    def _host_set(self) -> frozenset[str]:
-        return frozenset(self.hosts)
+    def _accelerators(self) -> Sequence[Accelerator]:
+        """The distinct accelerators."""
+        return tuple(dict.fromkeys(self._replacements.get(own, own) for own in self.vertices.accelerators))
 
     @cached_property
-    def _accelerators(self) -> Mapping[str, Accelerator]:
-        """The accelerator of each device."""
+    def _accelerator_places(self) -> Indices:
+        """By number of a device the place of its accelerator in `_accelerators`."""
         replaced = [self._replacements.get(own, own) for own in self.vertices.accelerators]
-        places = self.vertices.accelerator[self._device_vertices].tolist()
-        return {d: replaced[place] for d, place in zip(self.devices, places, strict=True) if place != NONE}
+        places = np.array([*map(self._accelerators.index, replaced), NONE], np.int64)
+        return places[self.vertices.accelerator[self._device_vertices]]
 
     def with_accelerators(self, replacements: Mapping[Accelerator, Accelerator]) -> Cluster:
         """Return the cluster with *replacements* (old -> new) of accelerators. Links and routes are the same."""
         other = copy(self)
-        other.__dict__.pop("_accelerators", None)
+        for name in ("_accelerators", "_accelerator_places"):
+            other.__dict__.pop(name, None)
         # a replacement may be replaced in turn
         earlier = {old: replacements.get(new, new) for old, new in self._replacements.items()}
         other._replacements = {**replacements, **earlier}
@@ -186,15 +195,12 @@ class Cluster:
 
     def node_of(self, device: str) -> int | str:
         """Return the server of *device*. A device without a server is a server of its own."""
-        node = self._nodes.get(device)
-        return self.vertices.node_of(self.vertex(device)) if node is None else node
+        return self.vertices.node_of(self.vertex(device))
 
-    @cached_property
-    def _nodes(self) -> Mapping[str, int | str]:
-        """The server of each device that has one."""
-        places = self.vertices.node[self._device_vertices].tolist()
-        nodes = self.vertices.nodes
-        return {d: nodes[place] for d, place in zip(self.devices, places, strict=True) if place != NONE}
+    def first_of_nodes(self, devices: Sequence[str]) -> list[str]:
+        """Return the first of *devices* in each server."""
+        _, first = np.unique(self._servers(devices), return_index=True)
+        return [devices[place] for place in np.sort(first).tolist()]
 
     def host_of(self, gpu: str) -> str:
         """Return the host that *gpu* copies to: the nearest one of its own server, by number of links."""
@@ -216,10 +222,24 @@ class Cluster:
         route = () if source == to else self.route(ends[source], ends[to])
         return (*own, *route) if source == "host" else (*route, *own)
 
-    def host_memory(self, device: str) -> float:
-        """Return the bytes of memory of all hosts of the server of *device*; infinite without hosts of its own."""
-        own = self._hosts_of.get(self.node_of(device), ())
-        return sum(self.accelerator(host).memory_bytes for host in own) if own else inf
+    def host_memory(self, devices: Sequence[str]) -> float:
+        """Return the bytes of memory of all hosts of one server: the least among the servers of *devices*.
+
+        A server without hosts has no limit.
+        """
+        if not self.hosts:
+            return inf
+        servers, which = np.unique(self._servers(self.hosts), return_inverse=True)
+        accelerators, places = self.accelerators(self.hosts)
+        memory = np.bincount(which, np.array([one.memory_bytes for one in accelerators])[places], len(servers))
+        theirs = np.unique(self._servers(devices))
+        least: float = memory[np.isin(servers, theirs)].min(initial=inf)
+        return least
+
+    def _servers(self, devices: Sequence[str]) -> Indices:
+        """The number of the server of each of *devices*. A device without a server is a server of its own."""
+        vertex = self._device_vertices[self.numbers(devices)]
+        return np.where(self.vertices.node[vertex] == NONE, NONE - 1 - vertex, self.vertices.node[vertex])
 
     def drive_of(self, device: str) -> str:
         """Return the NVMe drives of the server of *device*. Raises `ClusterError` if there are none."""
@@ -357,7 +377,7 @@ class Cluster:
     def latencies_of(self, routes: Sequence[Sequence[int]]) -> list[float]:
         """Return the latency of each route, s."""
         numbers = np.fromiter(chain.from_iterable(routes), np.int64, sum(map(len, routes)))
-        each = iter(self.links.latencies[numbers].tolist())
+        each = iter(self.links.some(numbers, lambda link: link.latency).tolist())
         return [sum(islice(each, len(route))) for route in routes]
 
     def degraded(self, factors: Iterable[tuple[str, str, float]]) -> Cluster:

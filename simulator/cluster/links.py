@@ -72,14 +72,13 @@ class Links(Sequence[Link]):
         """The bandwidth of each link, bytes/s."""
         return self.each(lambda link: link.bandwidth)
 
-    @cached_property
-    def latencies(self) -> Floats:
-        """The latency of each link, s."""
-        return self.each(lambda link: link.latency)
-
     def each(self, value: Callable[[Link], float]) -> Floats:
         """Return the *value* of each link."""
         return np.array([value(link) for link in self.distinct], np.float64)[self.which]
+
+    def some(self, numbers: Indices, value: Callable[[Link], float]) -> Floats:
+        """Return the *value* of the links *numbers*."""
+        return np.array([value(link) for link in self.distinct], np.float64)[self.which[numbers]]
 
     @cached_property
     def counts(self) -> Mapping[Link, int]:

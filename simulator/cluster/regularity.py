@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from simulator.hashing import Indices
 
 
@@ -37,3 +39,16 @@ class Regularity:
     base: Indices
     template: Indices
     link_class: Indices
+
+    def routes(self, sources: Indices, targets: Indices) -> Indices:
+        """Return the links from each of *sources* to the one of *targets*, a device of another server.
+
+        One row for each pair, in order, with -1 between links.
+        """
+        levels = self.switch.shape[1]
+        met = np.logical_or.accumulate(self.switch[sources] == self.switch[targets], axis=1)
+        # the switch of a level is passed if the two have none below in common
+        passed = np.insert(~met[:, : levels - 1], 0, True, axis=1)
+        up = np.where(passed, self.up[sources], -1)
+        down = np.where(passed, self.down[targets], -1)[:, ::-1]
+        return np.concatenate([self.out[sources], up, down, self.back[targets]], axis=1)

@@ -210,7 +210,7 @@ class _Lowerer:
     def _ranks(self, programs: Array, kept: set[int] | None) -> tuple[Array, npt.NDArray[np.float64], int]:
         """The ranks, the durations of their timed ops, and the number of hosts."""
         steps, pricing, classes = self.schedule.steps, self.setup.pricing, self.setup.classes
-        program = np.searchsorted(self.used, np.array(self.schedule.program_of)[self.ranks])
+        program = np.searchsorted(self.used, self.schedule.program_numbers[self.ranks])
         ranks = np.zeros(len(self.ranks) + 1, RANK)
         ranks["program"][:-1] = program
         ranks["first_stream"][1:] = np.cumsum(np.diff(programs["first_queue"])[program])

@@ -38,6 +38,12 @@ class Pricing:
         other.variation = variation
         return other
 
+    @property
+    def hosts(self) -> dict[int, str]:
+        """The host of each rank that computes on one."""
+        computing = np.flatnonzero(np.array(self._on_host)[self.schedule.program_numbers]).tolist()
+        return {rank: host for rank in computing if (host := self.host(rank)) is not None}
+
     def host(self, rank: int) -> str | None:
         """The host that *rank* computes on; None if it does not compute on a host."""
         if not self._on_host[self.schedule.program_of[rank]]:

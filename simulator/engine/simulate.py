@@ -140,10 +140,8 @@ class Simulation:
         """The classes of equal ranks."""
         if not self.fold or self.schedule.mesh.world_size == 1:
             return Unfolded(self.schedule, self.communicator)
-        hosts = {rank: self._pricing.host(rank) for rank in range(self.schedule.mesh.world_size)}
-        computing = {rank: host for rank, host in hosts.items() if host is not None}
         distinct = self.conditions.links(self.communicator.cluster)
-        return Folding(self.schedule, self.communicator, self.variation, computing, distinct)
+        return Folding(self.schedule, self.communicator, self.variation, self._pricing.hosts, distinct)
 
     @cached_property
     def setup(self) -> Setup:
@@ -168,7 +166,7 @@ class Simulation:
         """The number of simulated ops, all steps."""
         lengths = np.array([len(program.ops) for program in self.schedule.programs])
         simulated = np.unique(self.classes.representative)
-        return int(lengths[np.array(self.schedule.program_of)[simulated]].sum()) * self.schedule.steps
+        return int(lengths[self.schedule.program_numbers[simulated]].sum()) * self.schedule.steps
 
     @cached_property
     def chosen_engine(self) -> str:

@@ -92,7 +92,7 @@ def totals(
     *first_step*: when the first step ended (s), and `seconds_until` then.
     """
     makespan = float(state.clock[0])
-    programs = np.array(schedule.program_of)[list(ranks)]
+    programs = schedule.program_numbers[list(ranks)]
     resident = np.array([[_resident(program, "", name) for name in CATEGORIES] for program in schedule.programs])
     on_host = np.array([[_resident(program, "host.", name) for name in CATEGORIES] for program in schedule.programs])
     count = len(ranks)

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from simulator.schedule import COLLECTIVES, Block, Collective, Compute, Delay, Op, Program, Recv, Schedule, Send
 from simulator.schedule.check_partners import check_partners
-from simulator.schedule.mesh import Axis
+from simulator.schedule.mesh import NOWHERE, Axis
 from simulator.schedule.order import Action
 
 
@@ -204,6 +204,7 @@ def _wrong_axis(schedule: Schedule, op: Op, ranks: Sequence[int], places: dict[s
 
 def _places(axis: Axis, ranks: Sequence[int]) -> tuple[int | None, int]:
     """The first of *ranks* that is not on *axis*, None if all are; and the size of the smallest of their groups."""
-    found = [(rank, axis.place(rank)) for rank in ranks]
-    missing = next((rank for rank, place in found if place is None), None)
-    return missing, min((len(axis.groups[place[0]]) for _, place in found if place), default=0)
+    numbers = axis.places(max(ranks, default=-1) + 1)[0, list(ranks)]
+    nowhere = numbers == NOWHERE
+    missing = ranks[int(nowhere.argmax())] if nowhere.any() else None
+    return missing, int(min(axis.lengths[numbers[~nowhere]], default=0))

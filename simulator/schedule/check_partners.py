@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from simulator.schedule import Schedule
 from simulator.schedule.matching import Integers, Matching, request_of
+from simulator.schedule.mesh import NOWHERE, Axis
 from simulator.schedule.ops import Collective, Op, Recv, Send
 from simulator.schedule.program import Program
 
@@ -29,14 +30,26 @@ def check_partners(schedule: Schedule) -> None:
     for name, axis in schedule.mesh.axes.items():
         numbers = range(len(schedule.programs))
         sends, receives = ([_messages(matching, number, name, kind) for number in numbers] for kind in (Send, Recv))
-        for members in dict.fromkeys(tuple(schedule.program_of[rank] for rank in group) for group in axis.groups):
+        talk = any(map(len, (*sends, *receives)))
+        for members in _memberships(schedule, axis):
             for member in dict.fromkeys(members[1:]):
                 if member != members[0]:
                     _check_collectives(schedule.programs, matching, (members[0], member), name)
+            if not talk:
+                continue
             sent = _between([sends[program] for program in members])
             received = _between([receives[program] for program in members])[:, [1, 0, 2, 3, 4]]
             if not np.array_equal(_ordered(sent), _ordered(received)):
                 _report_message([schedule.programs[program] for program in members], sent, received)
+
+
+def _memberships(schedule: Schedule, axis: Axis) -> list[tuple[int, ...]]:
+    """The programs of the members of each group, by position; once for all groups where they are the same."""
+    # the last program stands for the missing members of a shorter group
+    programs = np.append(schedule.program_numbers, NOWHERE)[axis.members]
+    found = dict.fromkeys(row.tobytes() for row in programs)
+    rows = (np.frombuffer(row, programs.dtype) for row in found)
+    return [tuple(row[row != NOWHERE].tolist()) for row in rows]
 
 
 def _check_collectives(programs: Sequence[Program], matching: Matching, pair: tuple[int, int], axis: str) -> None:
@@ -88,7 +101,8 @@ def _ops(matching: Matching, program: int, axis: str, kind: type[Op]) -> tuple[I
 
 def _between(rows: Sequence[_Rows]) -> _Rows:
     """The rows of all members, each after the coordinate of its member, without rows with a peer outside the group."""
-    found = np.concatenate([np.insert(row, 0, member, axis=1) for member, row in enumerate(rows)])
+    member = np.repeat(np.arange(len(rows), dtype=np.float64), [len(row) for row in rows])
+    found = np.column_stack([member, np.concatenate(rows)])
     return found[found[:, 1] < len(rows)]
 
 

@@ -12,54 +12,129 @@ Degrees belong to a layout: named axes over a set of ranks. A mesh is made of on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from math import prod
+from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.errors import ScheduleError
+from simulator.hashing import Indices
 
 NOWHERE = -1
 """The group and the coordinate of a rank that is not on an axis."""
 
 
+class Rows(Sequence[tuple[int, ...]]):
+    """Groups of equal size, stored as the rows of one array; a group is a tuple, made when it is read.
+
+    >>> rows = Rows(np.arange(4).reshape(2, 2))
+    >>> rows, rows[1], rows == ((0, 1), (2, 3))
+    (((0, 1), (2, 3)), (2, 3), True)
+    """
+
+    def __init__(self, ranks: Indices) -> None:
+        self.ranks = ranks
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    @overload
+    def __getitem__(self, number: int) -> tuple[int, ...]: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> tuple[tuple[int, ...], ...]: ...
+
+    def __getitem__(self, number: int | slice) -> tuple[int, ...] | tuple[tuple[int, ...], ...]:
+        found = self.ranks[number].tolist()
+        return tuple(map(tuple, found)) if isinstance(number, slice) else tuple(found)
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        return map(tuple, self.ranks.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Rows):
+            return np.array_equal(self.ranks, other.ranks)
+        return isinstance(other, tuple) and tuple(self) == other
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(self))  # equal to that of an equal tuple
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
 @dataclass(frozen=True)
 class Axis:
-    """A set of ordered groups of ranks, each rank in at most one of them."""
+    """A set of ordered *groups* of ranks, each rank in at most one of them: a tuple, or `Rows`."""
 
-    groups: tuple[tuple[int, ...], ...]
+    groups: Sequence[tuple[int, ...]]
 
     def __post_init__(self) -> None:
-        if len(set(chain.from_iterable(self.groups))) < sum(map(len, self.groups)):
-            rank, _ = Counter(chain.from_iterable(self.groups)).most_common(1)[0]
+        if len(self._members) and np.bincount(self._members).max() > 1:
+            rank, _ = Counter(self._members.tolist()).most_common(1)[0]
             raise ScheduleError(f"rank {rank} is twice on one axis")
 
     @cached_property
-    def _place(self) -> Mapping[int, tuple[int, int]]:
-        return {rank: (n, place) for n, group in enumerate(self.groups) for place, rank in enumerate(group)}
+    def lengths(self) -> Indices:
+        """The number of ranks of each group."""
+        if isinstance(self.groups, Rows):
+            return np.full(len(self.groups), self.groups.ranks.shape[1], np.int64)
+        return np.fromiter(map(len, self.groups), np.int64, len(self.groups))
+
+    @cached_property
+    def _members(self) -> Indices:
+        """The ranks of all groups, one group after the other."""
+        if isinstance(self.groups, Rows):
+            return self.groups.ranks.reshape(-1)
+        return np.fromiter(chain.from_iterable(self.groups), np.int64, self.lengths.sum())
+
+    @cached_property
+    def members(self) -> Indices:
+        """The ranks of each group, one row for each group; shorter rows end with `NOWHERE`."""
+        if isinstance(self.groups, Rows):
+            return self.groups.ranks
+        rows = np.full((len(self.lengths), int(self.lengths.max(initial=0))), NOWHERE, np.int64)
+        rows[np.arange(rows.shape[1]) < self.lengths[:, None]] = self._members
+        return rows
+
+    @cached_property
+    def _places(self) -> Indices:
+        """`places` of the ranks up to the last one on this axis."""
+        places = np.full((2, int(self._members.max(initial=NOWHERE)) + 1), NOWHERE, np.int64)
+        places[0, self._members] = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        begins = np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
+        places[1, self._members] = np.arange(len(self._members)) - begins
+        return places
 
     def place(self, rank: int) -> tuple[int, int] | None:
         """(number of the group, coordinate in it) of *rank*; None if the rank is not on this axis."""
-        return self._place.get(rank)
+        if not 0 <= rank < self._places.shape[1]:
+            return None
+        group, coordinate = self._places[:, rank].tolist()
+        return None if group == NOWHERE else (group, coordinate)
 
-    def places(self, ranks: int) -> NDArray[np.int64]:
+    def places(self, ranks: int) -> Indices:
         """The number of the group and the coordinate of each of *ranks* ranks, of shape ``(2, ranks)``.
 
         Both are `NOWHERE` for a rank that is not on this axis.
         """
-        places = np.full((2, ranks), NOWHERE, np.int64)
-        lengths = np.fromiter(map(len, self.groups), np.int64, len(self.groups))
-        members = np.fromiter(chain.from_iterable(self.groups), np.int64, lengths.sum())
-        places[0, members] = np.repeat(np.arange(len(lengths)), lengths)
-        places[1, members] = np.arange(len(members)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return places
+        beyond = ranks - self._places.shape[1]
+        if beyond <= 0:
+            return self._places[:, :ranks]
+        return np.pad(self._places, ((0, 0), (0, beyond)), constant_values=NOWHERE)[:, :ranks]
 
     def relabelled(self, number_of: Sequence[int]) -> Axis:
         """The same axis where rank r is called ``number_of[r]``."""
+        if isinstance(self.groups, Rows):
+            return Axis(Rows(np.array(number_of, np.int64)[self.groups.ranks]))
         return Axis(tuple(tuple(number_of[rank] for rank in group) for group in self.groups))
 
 
@@ -79,13 +154,14 @@ class Layout:
         """The number of ranks."""
         return prod(self.degrees.values())
 
-    def groups(self, axis: str) -> tuple[tuple[int, ...], ...]:
+    def groups(self, axis: str) -> Rows:
         """The groups of *axis*, in order of their first ranks."""
         names = list(self.degrees)
         shape = [self.degrees[name] for name in reversed(names)]
-        grid = np.array(range(self.size) if self.ranks is None else self.ranks, np.int64).reshape(shape)
+        ranks = np.arange(self.size) if self.ranks is None else np.array(self.ranks, np.int64)
+        grid = ranks.reshape(shape)
         rows = np.moveaxis(grid, len(names) - 1 - names.index(axis), -1).reshape(-1, self.degrees[axis])
-        return tuple(map(tuple, rows.tolist()))
+        return Rows(np.ascontiguousarray(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +188,14 @@ class Mesh:
         >>> Mesh.of(Layout({"dp": 3}), Layout({"dp": 1}, ranks=[3])).axes["dp"].groups
         ((0, 1, 2), (3,))
         """
-        groups: dict[str, list[tuple[int, ...]]] = {}
+        groups: dict[str, list[Rows]] = {}
         for layout in layouts:
             for axis in layout.degrees:
-                groups.setdefault(axis, []).extend(layout.groups(axis))
-        ranks = {rank for several in groups.values() for group in several for rank in group}
-        return cls(len(ranks), {axis: Axis(tuple(several)) for axis, several in groups.items()})
+                groups.setdefault(axis, []).append(layout.groups(axis))
+        axes = {axis: Axis(_together(several)) for axis, several in groups.items()}
+        # every axis of a layout has all of its ranks
+        ranks = [layout.groups(axis).ranks.reshape(-1) for layout in layouts for axis in [*layout.degrees][:1]]
+        return cls(int(np.count_nonzero(np.bincount(np.concatenate(ranks)))) if ranks else 0, axes)
 
     def joint(self, *names: str) -> Axis:
         """One axis over the axes *names*: a group holds the ranks that differ in these coordinates only.
@@ -128,6 +206,8 @@ class Mesh:
         ((0, 2, 4, 6), (1, 3, 5, 7))
         """
         first, *others = names
+        if not others:
+            return self.axes[first]
         groups = {group[0]: group for group in self.axes[first].groups}
         for name in others:
             # the first ranks of the groups so far are joined along the next axis
@@ -163,6 +243,13 @@ class Mesh:
     def relabelled(self, number_of: Sequence[int]) -> Mesh:
         """The same mesh where rank r is called ``number_of[r]``."""
         return Mesh(self.world_size, {name: axis.relabelled(number_of) for name, axis in self.axes.items()})
+
+
+def _together(several: Sequence[Rows]) -> Sequence[tuple[int, ...]]:
+    """The groups of *several*, one after the other."""
+    if len({rows.ranks.shape[1] for rows in several}) == 1:
+        return Rows(np.concatenate([rows.ranks for rows in several]))
+    return tuple(chain.from_iterable(several))
 
 
 def family(axis: str) -> str:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from simulator.errors import ScheduleError
+from simulator.hashing import Indices
 from simulator.schedule.mesh import NOWHERE, Mesh
 from simulator.schedule.ops import Op
 from simulator.schedule.program import Program
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schedule:
     """*programs*, and the index of the program that each rank of the *mesh* runs; repeated *steps* times.
 
@@ -50,6 +52,11 @@ class Schedule:
     def measured_by_span(self) -> bool:
         """True if single spans say where the measured steps begin and end, not the end of the first step of all."""
         return self.filling + self.draining > 0 or (self.staggered and self.steps > 1)
+
+    @cached_property
+    def program_numbers(self) -> Indices:
+        """`program_of` as an array."""
+        return np.array(self.program_of, np.int64)
 
     def program(self, rank: int) -> Program:
         """The program that *rank* runs."""
@@ -89,10 +96,9 @@ class Schedule:
         """
         if axis not in self.mesh.axes:
             return [1] * len(self.programs)
-        groups = self.mesh.axes[axis].groups
         numbers = self.mesh.axes[axis].places(self.mesh.world_size)[0]
-        lengths = np.array([len(group) for group in groups] + [1])[numbers]
-        programs = np.array(self.program_of)
+        lengths = np.append(self.mesh.axes[axis].lengths, 1)[numbers]
+        programs = self.program_numbers
         found = []
         for index, program in enumerate(self.programs):
             sizes = np.unique(lengths[programs == index]).tolist()
@@ -107,4 +113,5 @@ class Schedule:
 
     def ranks_of(self, program: int) -> Sequence[int]:
         """The ranks that run the program of that index, ascending."""
-        return [rank for rank, index in enumerate(self.program_of) if index == program]
+        ranks: list[int] = np.flatnonzero(self.program_numbers == program).tolist()
+        return ranks

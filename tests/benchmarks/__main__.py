@@ -1,10 +1,12 @@
-"""`python -m tests.benchmarks` prints how fast the simulator is, beside the targets. It does not pass or fail.
+"""`python -m tests.benchmarks` prints how fast the simulator is, beside the bounds. It does not pass or fail.
+
+Its first table has a row for each whole process: start-up, plans and large runs, with the ratio of its CPU time to that
+of an earlier commit, all of it and without start-up. The earlier code is that of `claims.BEFORE`; `--against REVISION`,
+or the folder of a checkout, takes another, and `--alone` none. `--all` adds rows without a bound.
 
 Arguments choose the tables: `processes`, `growth`, `engine`; default these. `layouts` prints how well it predicts grids
 of layouts that were measured, in some minutes; `memory` how well it predicts which runs fit and what they hold;
 `compression` how long compressed reductions take on the testbed.
-`--against REVISION` (or the folder of a checkout) runs the processes with that code too and prints the ratios of CPU
-time. `--slow` adds the long processes.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.claims import BEFORE, RATIOS, Claim, claims
+from tests.benchmarks.claims import BEFORE, HELLO, RATIOS, Claim, claims
 from tests.benchmarks.processes import CLUSTERSIM, ROOT, Usage, checked_out, measured
 
 TABLES = ("processes", "growth", "engine")
@@ -32,8 +35,9 @@ def main() -> None:
     """Print the tables that the command line names, each line when it is measured."""
     parser = ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(TABLES)}; all unless given")
-    parser.add_argument("--against", metavar="REVISION", help=f"compare with this code; ratios are meant to {BEFORE}")
-    parser.add_argument("--slow", action="store_true", help="also what takes more than a minute")
+    parser.add_argument("--against", metavar="REVISION", default=BEFORE, help=f"compare with it; default {BEFORE}")
+    parser.add_argument("--alone", action="store_true", help="compare with no other code")
+    parser.add_argument("--all", action="store_true", help="also processes without a bound")
     parser.add_argument("--only", default="", metavar="TEXT", help="only processes whose name contains it")
     arguments = parser.parse_args()
     unknown = set(arguments.tables) - {*TABLES, *ACCURACY}
@@ -51,56 +55,70 @@ def main() -> None:
         elif name == "compression":
             compression()
         else:
-            with checked_out(arguments.against) if arguments.against else nullcontext() as before:
-                processes(before, slow=arguments.slow, only=arguments.only)
+            with nullcontext() if arguments.alone else checked_out(arguments.against) as before:
+                processes(before, every=arguments.all, only=arguments.only)
         print()
 
 
-def processes(before: Path | None, *, slow: bool, only: str) -> None:
+HEADS = ("CPU s", "before", "ratio", "bound", "net", "wall s", "MB")
+"""*net*: the ratio without start-up, the CPU time of `HELLO` with the same code."""
+
+
+def processes(before: Path | None, *, every: bool, only: str) -> None:
     """Measure CPU time, wall time and memory of each claim as a process; with the code at *before* too, if given."""
     # compile the event loop before anything is measured
     measured((*CLUSTERSIM, "run", "--json", "hello", "--set", "simulation.engine=compiled"))
-    print(f"{'whole processes':<46}{'CPU s':>8}{'before':>8}{'ratio':>7}{'wanted':>8}{'wall s':>8}{'MB':>7}")
-    found: dict[str, Usage] = {}
+    print(f"{'whole processes':<36}" + "".join(f"{head:>8}" for head in HEADS))
+    found: dict[str, Measured] = {}
     for claim in claims():
-        if only in claim.name and (slow or not claim.slow):
-            now, then = _side_by_side(claim, before)
-            print(_line(claim, now, then), flush=True)
-            if now:
-                found[claim.name] = now
-    _ratios(found)
+        if claim.name == HELLO or (only in claim.name and (every or claim.bounded)):
+            found[claim.name] = both = _side_by_side(claim, before, found)
+            print(_line(claim, both, found[HELLO]), flush=True)
+    for over, under, bound in RATIOS:
+        now, base = (found[name].now if name in found else None for name in (over, under))
+        if now and base:
+            print(f"{over} : {under} = {now.processor / base.processor:.2f}, bound {bound:g}")
 
 
-def _side_by_side(claim: Claim, before: Path | None) -> tuple[Usage | None, Usage | None]:
+@dataclass(frozen=True)
+class Measured:
+    """The usage of a process *now* and *then*, with the code before; None if it failed or was not run."""
+
+    now: Usage | None
+    then: Usage | None
+
+
+def _side_by_side(claim: Claim, before: Path | None, found: Mapping[str, Measured]) -> Measured:
     """The usage of this code and of the code at *before*, in turns, so that the load of the machine is the same."""
-    roots = [ROOT] if before is None or claim.new else [ROOT, before]
+    compared = before is not None and not claim.new and not claim.over
+    roots = [ROOT, before] if before is not None and compared else [ROOT]
     usages: list[list[Usage]] = [[] for _ in roots]
     for _ in range(2):
         for own, root in zip(usages, roots, strict=True):
-            usage = measured(claim.command if root is ROOT else claim.beside or claim.command, root)
+            usage = measured(claim.command, root)
             own.extend([usage] if usage else [])
         if not all(usages) or max(own[0].processor for own in usages) > QUICK:
             break
     best = [min(own, key=lambda usage: usage.processor, default=None) for own in usages]
-    return best[0], best[1] if len(best) > 1 else None
+    if claim.over:
+        return Measured(best[0], found[HELLO].then)
+    return Measured(best[0], best[1] if compared else None)
 
 
-def _line(claim: Claim, now: Usage | None, then: Usage | None) -> str:
+def _line(claim: Claim, both: Measured, start: Measured) -> str:
+    now, then = both.now, both.then
     if now is None:
-        return f"{claim.name:<46}   failed, or took too long"
-    before, ratio = (f"{then.processor:.2f}", f"{now.processor / then.processor:.2f}") if then else ("", "")
-    wanted = "" if claim.ratio is None else f"{claim.ratio:g}"
-    numbers = f"{now.processor:>8.2f}{before:>8}{ratio:>7}{wanted:>8}{now.seconds:>8.2f}{now.peak_bytes / 1e6:>7.0f}"
-    bounds = {"CPU s": claim.processor, "wall s": claim.wall, "MB": claim.peak_bytes and claim.peak_bytes / 1e6}
+        return f"{claim.name:<36}   failed, or took too long"
+    cells = [f"{now.processor:.2f}", "", "", "" if claim.ratio is None else f"{claim.ratio:g}", ""]
+    if then:
+        cells[1:3] = f"{then.processor:.2f}", f"{now.processor / then.processor:.2f}"
+        if start.now and start.then and not claim.over and claim.name != HELLO:
+            net = (now.processor - start.now.processor) / (then.processor - start.then.processor)
+            cells[4] = f"{net:.2f}"
+    cells += [f"{now.seconds:.2f}", f"{now.peak_bytes / 1e6:.0f}"]
+    bounds = {"CPU s": claim.processor, "MB": claim.peak_bytes and claim.peak_bytes / 1e6}
     told = ", ".join(f"{bound:g} {unit}" for unit, bound in bounds.items() if bound)
-    return f"{claim.name:<46}{numbers}" + (f"   wanted: {told}" if told else "")
-
-
-def _ratios(found: Mapping[str, Usage]) -> None:
-    for over, under, wanted in RATIOS:
-        if over in found and under in found:
-            ratio = found[over].processor / found[under].processor
-            print(f"{over} : {under} = {ratio:.2f}, wanted at most {wanted:g}")
+    return f"{claim.name:<36}" + "".join(f"{cell:>8}" for cell in cells) + (f"   bounds: {told}" if told else "")
 
 
 def growth() -> None:

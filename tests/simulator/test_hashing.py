@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.hashing import IN_CACHE, firsts, hashed, mixed, numbered, sorted_once
+from simulator.hashing import IN_CACHE, firsts, hashed, mixed, sorted_once
 
 NUMBERS = st.lists(st.integers(0, 2**63 - 1))
 
@@ -22,14 +22,6 @@ def test_the_first_of_each_class_is_found(labels):
     assert firsts(classes).tolist() == sorted(
         {label: place for place, label in reversed([*enumerate(labels)])}.values()
     )
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3))))
-def test_equal_objects_have_one_number_and_no_others(objects):
-    again = [(*one,) for one in objects]  # equal, but other objects
-    numbers = numbered(objects + again).tolist()
-    assert numbers[: len(objects)] == numbers[len(objects) :]
-    assert len(set(numbers)) == len(set(objects))
 
 
 def splitmix(value):

@@ -163,11 +163,10 @@ def test_routes_exist_in_the_graph(made: tuple[Cluster, nx.DiGraph[str]], data: 
         assert nics == [machine.nic_of(source, target), machine.nic_of(target, source)]
 
 
-def through(found: Regularity, a: int, b: int) -> list[int]:
-    """The links from device *a* to device *b* of another server, according to *found*."""
-    level = next(n for n, pair in enumerate(zip(found.switch[a], found.switch[b], strict=True)) if pair[0] == pair[1])
-    links = [*found.out[a], *found.up[a, 1 : level + 1], *found.down[b, level:0:-1], found.down[b, 0], *found.back[b]]
-    return [int(link) for link in links if link >= 0]
+def through(found: Regularity, pairs: list[tuple[int, int]]) -> list[list[int]]:
+    """The links from one device to another of each of *pairs* in different servers, according to *found*."""
+    a, b = np.array(pairs, np.int64).reshape(-1, 2).T
+    return [[link for link in row if link != NONE] for row in found.routes(a, b).tolist()]
 
 
 @some
@@ -178,10 +177,11 @@ def test_regularity_determines_the_routes(made: tuple[Cluster, nx.DiGraph[str]],
     if found is None:
         assert not machine.hierarchical
         return
-    a, b = (data.draw(st.integers(0, len(machine.devices) - 1)) for _ in range(2))
-    assert found.server[a] == machine.node_of(machine.devices[a])
-    if found.server[a] != found.server[b]:
-        assert through(found, a, b) == list(machine.route(machine.devices[a], machine.devices[b]))
+    number = st.integers(0, len(machine.devices) - 1)
+    pairs = data.draw(st.lists(st.tuples(number, number), min_size=1, max_size=9))
+    assert [found.server[a] == machine.node_of(machine.devices[a]) for a, _ in pairs] == [True] * len(pairs)
+    apart = [(a, b) for a, b in pairs if found.server[a] != found.server[b]]
+    assert through(found, apart) == [list(machine.route(machine.devices[a], machine.devices[b])) for a, b in apart]
 
 
 @some

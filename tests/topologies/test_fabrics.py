@@ -21,6 +21,7 @@ from topologies.fabrics.rail import rail
 from topologies.fabrics.switch import switch
 from topologies.fabrics.torus import torus
 from topologies.network import FabricRouter, Network, Ports
+from topologies.routing import Routing
 
 LINK = Link("ib_hdr", 25e9, 1e-6)
 few = settings(max_examples=40, deadline=None)
@@ -127,10 +128,21 @@ def capacities(net: Network, half: list[str]) -> nx.DiGraph[str]:
     return graph
 
 
-def test_three_levels_where_a_spine_cannot_reach_all_leaves() -> None:
-    net = network(32, 1, radix=4)  # 2 ports down, 16 leaves, 4 ports of a spine: pods of 2 leaves are too many
+def test_four_levels_where_one_core_cannot_reach_all_spines() -> None:
+    net = network(32, 1, radix=4)  # 2 (4/2)^4 ports: 16 leaves of two, 8 spines of two, 4 cores of two, and one above
+    router = fat_tree(net)
+    up, down = ["nic 0", "leaf 0", "spine 0", "core 0"], ["core 3", "spine 7", "leaf 15", "nic 31"]
+    assert walk(net, router, 0, 31) == [*up, "core 4", *down]
+    assert walk(net, router, 0, 7) == [*up, "spine 1", "leaf 3", "nic 7"]
+    assert uplink(net, "core 0", "core 4") == 8 * 25e9
+    assert check_routes(net, router) == {0}
+    cut, _ = nx.maximum_flow(capacities(net, [f"nic {port.nic}" for port in net.ports[:16]]), "all", "rest")
+    assert cut == pytest.approx(16 * 25e9)
     with pytest.raises(ClusterError, match="at most 4 pods of 2 leaves, not 8"):
-        fat_tree(net)
+        fat_tree(Network(net.ports, LINK, 4, 32, Routing("ecmp")))
+
+
+def test_three_levels_where_a_spine_cannot_reach_all_leaves() -> None:
     net = network(16, 1, radix=4)
     router = fat_tree(net, oversubscription=[1.0, 2.0])
     assert walk(net, router, 0, 15) == ["nic 0", "leaf 0", "spine 0", "core 0", "spine 3", "leaf 7", "nic 15"]

@@ -90,7 +90,7 @@ def test_cores_of_a_host_without_a_link_of_its_memory_take_its_bandwidth():
 
 def test_capacities():
     cluster = specification(SMALL).build()
-    assert cluster.host_memory("gpu 0") == 2 * cluster.accelerator("host 0").memory_bytes
+    assert cluster.host_memory(["gpu 0"]) == 2 * cluster.accelerator("host 0").memory_bytes
     assert cluster.drive_capacity("gpu 7") == 2e12
     assert uniform(2, GB, 0.0).drive_capacity("gpu 0") == 0.0
 

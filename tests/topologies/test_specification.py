@@ -227,5 +227,5 @@ def test_clusters_are_bounded_by_the_memory_of_the_machine(monkeypatch: pytest.M
     monkeypatch.setattr(sections, "memory_of_this_machine", lambda: 16e9)
     assert specification(million).model_dump()["nodes"] == 131_072
     monkeypatch.setattr(sections, "memory_of_this_machine", lambda: 4e9)
-    with pytest.raises(ScenarioError, match=r"about 9\.4 GB of memory, and this machine has 4 GB, enough for 444,444"):
+    with pytest.raises(ScenarioError, match=r"about 5\.2 GB of memory, and this machine has 4 GB, enough for 800,000"):
         specification(million)

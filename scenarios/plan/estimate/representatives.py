@@ -23,7 +23,7 @@ class Representatives:
 
     def __init__(self, schedule: Schedule, transfers: Transfers) -> None:
         self.schedule, self._transfers = schedule, transfers
-        programs = np.array(schedule.program_of)
+        programs = schedule.program_numbers
         _, first = np.unique(programs, return_index=True)
         self.representative: Indices = first[programs]
         self._known: dict[tuple[int, Hashable], _Place] = {}

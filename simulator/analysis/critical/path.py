@@ -76,7 +76,7 @@ class CriticalPath:
     def _column(self, of: Callable[[Op], int]) -> Integers:
         """Return *of*(op) for the op of each span, as it stands in the template."""
         schedule = self.timeline.schedule
-        program = np.array(schedule.program_of)[self.rank]
+        program = schedule.program_numbers[self.rank]
         values = np.zeros(len(self.op), np.int64)
         for number in np.unique(program).tolist():
             mine = program == number

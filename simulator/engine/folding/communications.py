@@ -12,10 +12,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.hashing import Indices
 from simulator.schedule import Collective, Copy, Op, Program, Recv, Schedule, Send
@@ -57,14 +57,14 @@ class CommunicationTable:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.program_of = np.array(schedule.program_of, np.int64)
+        self.program_of = schedule.program_numbers
         self._distinct_ops = [_distinct(program) for program in schedule.programs]
         self._ops: dict[_Key, tuple[Op, ...]] = {}
         self._ranks: defaultdict[_Key, list[Indices]] = defaultdict(list)
         self._places = {
-            name: (*axis.places(len(self.program_of)), _members(axis)) for name, axis in schedule.mesh.axes.items()
+            name: (*axis.places(len(self.program_of)), axis.members) for name, axis in schedule.mesh.axes.items()
         }
-        self._number_of: dict[tuple[str, tuple[int, ...]], Indices] = {}
+        self._number_of: dict[tuple[str, tuple[int, ...]], NDArray[np.int32]] = {}
         for name, axis in schedule.mesh.axes.items():
             self._collectives(name, axis)
         for number, found in enumerate(self._distinct_ops):
@@ -82,17 +82,6 @@ class CommunicationTable:
         """The group class of communication *number*."""
         return self.group_classes[bisect_right(self._starts, number) - 1]
 
-    @cached_property
-    def number_at(self) -> Indices:
-        """The communication of each group class in which a rank takes part, or `NONE`.
-
-        The shape is ``(group classes, ranks)``.
-        """
-        numbers = np.full((len(self.group_classes), len(self.program_of)), NONE, np.int64)
-        for row, group_class in zip(numbers, self.group_classes, strict=True):
-            row[group_class.ranks] = group_class.numbers[:, None]
-        return numbers
-
     def number(self, rank: int, op: Op) -> int:
         """The number of the communication in which *rank* takes part by *op*."""
         if isinstance(op, Copy):
@@ -107,20 +96,25 @@ class CommunicationTable:
         """The number of the communication over *axis*, between the coordinates *ends*, in which *rank* takes part."""
         over = axis, ends
         if over not in self._number_of:
-            classes = [n for n, one in enumerate(self.group_classes) if (one.axis, one.ends) == over]
-            self._number_of[over] = self.number_at[classes].max(axis=0)
+            numbers = np.full(len(self.program_of), NONE, np.int32)
+            for one in self.group_classes:
+                if (one.axis, one.ends) == over:
+                    numbers[one.ranks] = one.numbers[:, None]
+            self._number_of[over] = numbers
         return int(self._number_of[over][rank])
 
     def _collectives(self, name: str, axis: Axis) -> None:
         """Add the groups of an axis by group class. All members of a group have the requests of its first rank."""
-        sizes = np.fromiter(map(len, axis.groups), np.int64, len(axis.groups))
-        programs = self.program_of[np.fromiter((group[0] for group in axis.groups), np.int64, len(axis.groups))]
+        if not len(axis.groups):
+            return
+        sizes = axis.lengths
+        programs = self.program_of[axis.members[:, 0]]
         _, first, which = np.unique(sizes * len(self._distinct_ops) + programs, return_index=True, return_inverse=True)
         for kind, number in sorted(enumerate(first.tolist()), key=lambda pair: pair[1]):
             ops = self._distinct_ops[int(programs[number])].get((name,))
             if ops:
-                groups = [axis.groups[group] for group in np.flatnonzero(which == kind).tolist()]
-                self._add(name, (), ops, np.array(groups, np.int64))
+                groups = np.flatnonzero(which == kind)
+                self._add(name, (), ops, axis.members[groups, : sizes[groups[0]]])
 
     def _messages_or_copies(self, program: int, over: tuple[Hashable, ...], ops: tuple[Op, ...]) -> None:
         """Add the messages or copies of the ranks of *program*; *over* is a key of `_distinct`."""
@@ -145,13 +139,6 @@ def _ascending(parts: Sequence[Indices]) -> Indices:
     """The rows of all *parts*, in order of their first ranks."""
     whole = np.concatenate(parts)
     return whole[np.argsort(whole[:, 0], kind="stable")]
-
-
-def _members(axis: Axis) -> Indices:
-    """The ranks of each group of *axis*, one row for each group; shorter rows end with `NONE`."""
-    longest = max(map(len, axis.groups), default=0)
-    rows = [group if len(group) == longest else (*group, *[NONE] * (longest - len(group))) for group in axis.groups]
-    return np.array(rows, np.int64).reshape(len(rows), longest)
 
 
 def _distinct(program: Program) -> dict[tuple[Hashable, ...], tuple[Op, ...]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -51,10 +52,6 @@ class Isomorphic:
         """The number of the first flow of communication *number*."""
         return self.start + int(np.searchsorted(self.numbers, number)) * self.flows
 
-    def flow_numbers(self) -> Indices:
-        """The numbers of all flows, of shape ``(communications, flows)``."""
-        return self.start + np.arange(len(self.numbers) * self.flows).reshape(len(self.numbers), self.flows)
-
 
 class Incidence(NamedTuple):
     """Which flow crosses which link, with which coefficients: a sparse matrix, one flow after the other.
@@ -68,6 +65,12 @@ class Incidence(NamedTuple):
     coefficients: Short
     weights: Floats
     crossings: Floats
+
+    def chosen(self, entries: NDArray[Any]) -> Incidence:
+        """The *entries* alone: flags or numbers."""
+        return self._replace(
+            flows=self.flows[entries], links=self.links[entries], coefficients=self.coefficients[entries]
+        )
 
 
 class Flows:
@@ -98,6 +101,12 @@ class Flows:
         self.uses: Colours = _joined(np.uint64, (_each(s, [next(uses) for _ in c.flows], np.uint64) for s, c in pairs))
         self.bounds: Floats = _joined(np.float64, (_each(s, [f.bound for f in c.flows], np.float64) for s, c in pairs))
         self.incidence = _incidence(pairs)
+
+    def take_incidence(self) -> Incidence:
+        """Return the incidence and forget it: some seventy entries for each rank, which are read once."""
+        incidence = self.incidence
+        del self.incidence
+        return incidence
 
     def _of(self, group_class: GroupClass) -> Iterator[tuple[Indices, _Contents]]:
         """The sets of isomorphic communications of *group_class*: their indices, and their plans and flows."""
@@ -134,7 +143,7 @@ class _Contents:
         part = self._known.setdefault(key, len(self.flows))
         if part == len(self.flows):
             self.flows.append(flow)
-            self._links.append(links)
+            self._links.append(links.astype(np.int32))
             self._used.append([])
         self._used[part].append(where)
         return part
@@ -150,29 +159,33 @@ class _Contents:
         weights = [weight for flow in self.flows for weight in flow.weights]
         return weights, [number for flow in self.flows for number in flow.crossings]
 
-    def entries(self, one: Isomorphic, first: int) -> tuple[Short, Short, Short]:
-        """The entries of the communications of *one*: flows, links, coefficients. Coefficients count from *first*."""
-        count = len(one.numbers)
-        links = np.concatenate([np.zeros((count, 0), np.int64), *self._links], axis=1)
-        flows = one.flow_numbers().repeat([len(flow.links) for flow in self.flows], axis=1)
-        coefficients = np.broadcast_to(first + np.arange(links.shape[1]), links.shape)
-        return _short(flows), _short(links), _short(coefficients)
+    def write(self, one: Isomorphic, first: int, entries: Short) -> None:
+        """Write the *entries* of the communications of *one*: flows, links, coefficients, which count from *first*.
+
+        The links are not kept.
+        """
+        count, width = len(one.numbers), sum(len(flow.links) for flow in self.flows)
+        flows, links, coefficients = entries.reshape(3, count, width)
+        begins = one.start + one.flows * np.arange(count, dtype=np.int32)[:, None]
+        np.add(begins, np.repeat(np.arange(one.flows), [len(flow.links) for flow in self.flows]), out=flows)
+        np.concatenate([np.zeros((count, 0), np.int32), *self._links], axis=1, out=links)
+        coefficients[:] = first + np.arange(width)
+        self._links.clear()
 
 
 def _incidence(pairs: Sequence[tuple[Isomorphic, _Contents]]) -> Incidence:
     """The incidence of all flows, from each set of isomorphic communications and its contents."""
     coefficients = [content.coefficients for _, content in pairs]
     starts = accumulate((len(weights) for weights, _ in coefficients), initial=0)
-    entries = [content.entries(one, start) for (one, content), start in zip(pairs, starts, strict=False)]
-    none = np.zeros(0, np.int32)
-    flows, links, which = (np.concatenate(column) for column in zip((none, none, none), *entries, strict=True))
+    sizes = [len(one.numbers) * len(weights) for (one, _), (weights, _) in zip(pairs, coefficients, strict=True)]
+    entries = np.empty((3, sum(sizes)), np.int32)
+    begins = accumulate(sizes, initial=0)
+    for (one, content), start, begin, size in zip(pairs, starts, begins, sizes, strict=False):
+        content.write(one, start, entries[:, begin : begin + size])
+    flows, links, which = entries
     weights = np.array([weight for own, _ in coefficients for weight in own], np.float64)
     crossings = np.array([number for _, own in coefficients for number in own], np.float64)
     return Incidence(flows, links, which, weights, crossings)
-
-
-def _short(values: Indices) -> Short:
-    return values.ravel().astype(np.int32)
 
 
 def _distinct_flows(phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:
@@ -183,7 +196,8 @@ def _distinct_flows(phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Fl
     count: Counter[Hashable] = Counter()
     for flow in phase.flows:
         links = relabelled_links(flow.links, slots[0], slots)
-        carried = links.tobytes(), flow.weights, flow.bound
+        # the links of all communications are many; a digest of 128 bits is as good as equal
+        carried = blake2b(links.tobytes(), digest_size=16).digest(), flow.weights, flow.bound
         count[carried] += 1
         yield (carried, count[carried]), flow, links
 

@@ -11,12 +11,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.cluster.links import Links
 from simulator.engine.folding.dominance import Shares, undominated
 from simulator.engine.folding.flows import Flows
 from simulator.engine.folding.partition import FLOW, LINK, Partition
 from simulator.network.plan import Flow
-
-Floats = NDArray[np.float64]
 
 
 class FoldedNetwork:
@@ -25,12 +24,12 @@ class FoldedNetwork:
     *capacity*: by row, bytes/s.
     """
 
-    def __init__(self, flows: Flows, partition: Partition, bandwidths: Floats) -> None:
+    def __init__(self, flows: Flows, partition: Partition, links: Links) -> None:
         self._partition = partition
         self._bounds = flows.bounds[partition.firsts[FLOW]].tolist()
         first = partition.firsts[LINK]
         self._links = partition.links[first].tolist()
-        self.capacity: list[float] = bandwidths[self._links].tolist()
+        self.capacity: list[float] = links.some(partition.links[first], lambda link: link.bandwidth).tolist()
         self._non_binding = partition.non_binding[first]
         self._made: dict[int, Flow] = {}
         self._fold()
@@ -40,11 +39,9 @@ class FoldedNetwork:
 
         The sums are stored by entry (class of flows, row), one class of flows after the other.
         """
-        incidence, classes = self._partition.incidence, self._partition.classes
-        row = classes[LINK][incidence.links]
-        first_link = np.flatnonzero(self._partition.firsts[LINK][row] == incidence.links)
-        flow, row = classes[FLOW][incidence.flows[first_link]], row[first_link]
-        coefficients = incidence.coefficients[first_link]
+        incidence, classes = self._partition.first_entries, self._partition.classes
+        flow, row = classes[FLOW][incidence.flows], classes[LINK][incidence.links]
+        coefficients = incidence.coefficients
         key, first, entry = np.unique(flow * len(self.capacity) + row, return_index=True, return_inverse=True)
         order = np.lexsort((first, key // max(1, len(self.capacity))))
         self._flow, self._row = flow[first[order]], row[first[order]]

@@ -41,7 +41,7 @@ from simulator.engine.folding.partition import COMMUNICATION, FLOW, HOST, LINK, 
 from simulator.engine.rank_classes import Communication
 from simulator.engine.variation import Variation
 from simulator.gc_paused import gc_paused
-from simulator.hashing import Colours, Indices, mixed, numbered
+from simulator.hashing import Colours, Indices, mixed
 from simulator.network.plan import Phase, TransferPlan
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Op, Program, Schedule
@@ -76,7 +76,7 @@ class Folding:
             np.array(sorted(distinct), np.int64),
         )
         self.classes = self._partition.classes
-        self._network = FoldedNetwork(self._flows, self._partition, communicator.cluster.bandwidths)
+        self._network = FoldedNetwork(self._flows, self._partition, communicator.cluster.links)
         self._plans: dict[tuple[int, Request], TransferPlan] = {}
         self._on_host = self._ranks_on_hosts(hosts)
 
@@ -86,11 +86,11 @@ class Folding:
         if variation.varies:
             return ranks.astype(np.uint64)
         # a schedule may use the first devices of a communicator only, as a probe does beside parameter servers
-        devices = list(map(self.communicator.cluster.accelerator, self.communicator.devices[: len(ranks)]))
-        slow = np.ones(len(devices))
+        _, accelerators = self.communicator.cluster.accelerators(self.communicator.devices[: len(ranks)])
+        slow = np.ones(len(ranks))
         slow[list(variation.stragglers)] = list(variation.stragglers.values())
         colours: Colours = mixed(self._table.program_of.astype(np.uint64)) ^ mixed(
-            mixed(numbered(devices).astype(np.uint64)) ^ slow.view(np.uint64)
+            mixed(accelerators.astype(np.uint64)) ^ slow.view(np.uint64)
         )
         # a server takes simultaneous arrivals in order of rank, so ranks that use one differ
         served = np.array([_uses_server(program) for program in self.schedule.programs])[self._table.program_of]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simulator.engine.folding.communications import CommunicationTable
 from simulator.engine.folding.flows import Flows, Incidence
 from simulator.engine.folding.non_binding import non_binding
-from simulator.engine.folding.refinement import Edges, refine, split_once
+from simulator.engine.folding.refinement import Edges, Numbers, refine, split_once
 from simulator.hashing import Colours, Indices, firsts, hashed, mixed
 from simulator.network.transport.communicator import Communicator
 from simulator.schedule import Send
@@ -29,8 +29,9 @@ class Partition:
     numbers of links that must be classes of their own.
 
     Attributes: *classes*, by kind the class of each vertex. *links*, the links in use, by their numbers in the cluster;
-    elsewhere in this file a link is an index in this array. *incidence*, of flows and these links. *non_binding*, True
-    for links that no load can fill. *hosts*, the number of each host.
+    elsewhere in this file a link is an index in this array. *first_entries*: the entries of the incidence of flows and
+    links for the first link of each class. *non_binding*, True for links that no load can fill. *hosts*, the number of
+    each host.
     """
 
     def __init__(
@@ -47,13 +48,12 @@ class Partition:
         used[flows.incidence.links] = True
         used[distinct] = True
         self.links = np.flatnonzero(used)
-        self.incidence = flows.incidence._replace(links=(np.cumsum(used, dtype=np.int32) - 1)[flows.incidence.links])
         unfillable = np.zeros(len(used), np.bool_)
         unfillable[non_binding(cluster, communicator.transport.link_efficiency)] = True
         unfillable[distinct] = False
         self.non_binding = unfillable[self.links]
         self.distinct = np.searchsorted(self.links, distinct)
-        bandwidths = cluster.bandwidths[self.links].view(np.uint64).copy()
+        bandwidths = cluster.links.some(self.links, lambda link: link.bandwidth).view(np.uint64)
         bandwidths[self.distinct] ^= mixed(1 + self.distinct.astype(np.uint64))
         if cluster.chooses:  # their loads are reported apart from those of NICs
             bandwidths[np.isin(self.links, list(cluster.cables))] ^= mixed(np.zeros(1, np.uint64))
@@ -65,23 +65,47 @@ class Partition:
             bandwidths,
             hashed([cluster.accelerator(host) for host in self.hosts]),
         ]
-        unfilled = self.non_binding[self.incidence.links]
-        edges = [
-            _partner_edges(table),
-            Edges(COMMUNICATION, FLOW, flows.made_of, np.arange(len(flows.made_of)), _unlabelled(flows.made_of)),
-            _crossing_edges(self.incidence, ~unfilled),
-            _host_edges(hosts, self.hosts),
-        ]
-        self.classes = refine(colours, edges)
-        self.classes[LINK] = self._with_non_binding(_crossing_edges(self.incidence, unfilled))
+        binding, unfilled = self._split(flows.take_incidence(), used)
+        self.classes = refine(
+            colours,
+            [
+                _partner_edges(table),
+                _unlabelled(COMMUNICATION, FLOW, flows.made_of, np.arange(len(flows.made_of), dtype=np.int32)),
+                _crossing_edges(binding),
+                _host_edges(hosts, self.hosts),
+            ],
+        )
+        self.classes[LINK] = self._with_non_binding(_crossing_edges(unfilled))
+        self.first_entries = self._of_first_links(binding, unfilled)
+
+    def _split(self, incidence: Incidence, used: Flags) -> tuple[Incidence, Incidence]:
+        """The *incidence* with links that can be full, and with others; *used*: the links that become indices."""
+        number = np.cumsum(used, dtype=np.int32) - 1
+        np.take(number, incidence.links, out=incidence.links)
+        unfilled = self.non_binding[incidence.links]
+        return incidence.chosen(~unfilled), incidence.chosen(unfilled)
+
+    def _of_first_links(self, *parts: Incidence) -> Incidence:
+        """The entries of *parts* with the first link of each class, in order of flows and coefficients."""
+        is_first = np.zeros(len(self.links), np.bool_)
+        is_first[self.firsts[LINK]] = True
+        found = [part.chosen(np.flatnonzero(is_first[part.links])) for part in parts]
+        flows, links, coefficients = (
+            np.concatenate(column) for column in zip(*(one[:3] for one in found), strict=True)
+        )
+        whole = parts[0]._replace(flows=flows, links=links, coefficients=coefficients)
+        return whole.chosen(np.lexsort((coefficients, flows)))
 
     def _with_non_binding(self, crossing: Edges) -> Indices:
         """The classes of links. Non-binding links are split by the flows on them, but they split no other class."""
         classes = self.classes[LINK]
-        split = split_once(
-            classes, self.classes[FLOW], Edges(LINK, FLOW, crossing.others, crossing.ones, crossing.labels)
-        )
-        return np.unique(np.where(self.non_binding, len(classes) + split, classes), return_inverse=True)[1]
+        if not self.non_binding.any():
+            return classes
+        split = split_once(classes, self.classes[FLOW], crossing.turned)
+        numbers = np.where(self.non_binding, classes.max() + 1 + split, classes)
+        used = np.zeros(int(numbers.max()) + 1, np.bool_)
+        used[numbers] = True
+        return np.asarray((np.cumsum(used) - 1)[numbers])
 
     @cached_property
     def firsts(self) -> list[Indices]:
@@ -104,23 +128,21 @@ def _partner_edges(table: CommunicationTable) -> Edges:
         ranks.append(group_class.ranks.ravel())
         own = [SENDER, RECEIVER] if isinstance(group_class.ops[0], Send) else [MEMBER] * partners
         roles.append(np.tile(np.array(own, np.int64), count))
-    return Edges(
-        COMMUNICATION, RANK, np.concatenate(numbers), np.concatenate(ranks), np.concatenate(roles).astype(np.uint64)
-    )
+    labels = np.arange(1 + max(MEMBER, SENDER, RECEIVER), dtype=np.uint64)
+    return Edges(COMMUNICATION, RANK, np.concatenate(numbers), np.concatenate(ranks), labels, np.concatenate(roles))
 
 
 def _host_edges(hosts: Mapping[int, str], numbers: Mapping[str, int]) -> Edges:
     """Edges from ranks to the hosts that they compute on; *numbers*: the number of each host."""
     ranks = np.array(list(hosts), np.int64)
-    return Edges(RANK, HOST, ranks, np.array([numbers[host] for host in hosts.values()], np.int64), _unlabelled(ranks))
+    return _unlabelled(RANK, HOST, ranks, np.array([numbers[host] for host in hosts.values()], np.int64))
 
 
-def _crossing_edges(incidence: Incidence, chosen: Flags) -> Edges:
-    """The *chosen* entries of *incidence* as edges from flows to links, labelled by their coefficients."""
+def _crossing_edges(incidence: Incidence) -> Edges:
+    """The entries of *incidence* as edges from flows to links, labelled by their coefficients."""
     labels = mixed(incidence.weights.view(np.uint64)) ^ incidence.crossings.view(np.uint64)
-    flows, links = (numbers[chosen].astype(np.int64) for numbers in (incidence.flows, incidence.links))
-    return Edges(FLOW, LINK, flows, links, labels[incidence.coefficients[chosen]])
+    return Edges(FLOW, LINK, incidence.flows, incidence.links, labels, incidence.coefficients)
 
 
-def _unlabelled(vertices: Indices) -> Colours:
-    return np.zeros(len(vertices), np.uint64)
+def _unlabelled(one: int, other: int, ones: Numbers, others: Numbers) -> Edges:
+    return Edges(one, other, ones, others, np.zeros(1, np.uint64), np.zeros(len(ones), np.int32))

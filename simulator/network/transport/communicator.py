@@ -71,8 +71,7 @@ class Communicator:
     @cached_property
     def _device(self) -> Indices:
         """The number of the device of each rank, of shape ``(ranks,)``."""
-        numbers = {device: number for number, device in enumerate(self.cluster.devices)}
-        return np.array([numbers[device] for device in self.devices], np.int64)
+        return self.cluster.numbers(self.devices)
 
     def collective(
         self,

@@ -26,6 +26,10 @@ Shape = tuple[Hashable, tuple[Transfer, ...]]
 """
 
 
+AT_ONCE = 1 << 14
+"""Devices of groups that are looked at together: their temporary arrays stay in the cache."""
+
+
 class Placement(NamedTuple):
     """The placement of groups: *patterns*, the number of each group's isomorphism class, and *slots*, its first links.
 
@@ -99,6 +103,10 @@ def _position_hashes(regularity: Regularity, groups: Indices) -> tuple[Colours, 
     classes. In a group with one device on each server the device's number does not matter, only the class of its
     uplink.
     """
+    if groups.size > AT_ONCE and len(groups) > 1:
+        rows = max(1, AT_ONCE // groups.shape[1])
+        found = [_position_hashes(regularity, groups[at : at + rows]) for at in range(0, len(groups), rows)]
+        return np.concatenate([hashes for hashes, _ in found]), np.concatenate([slots for _, slots in found])
     server = regularity.server[groups]
     together = first_equal(server)
     spread = (together == np.arange(groups.shape[1])).all(axis=1, keepdims=True)

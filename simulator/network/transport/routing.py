@@ -15,6 +15,9 @@ from simulator.network.step import Step
 from simulator.network.transport.group_properties import NET, NVLINK, PCI, GroupProperties, link_class
 from simulator.network.transport.networks.tcp import is_tcp
 
+FEW = 16
+"""Transfers up to which each route is found on its own."""
+
 
 @dataclass(frozen=True, eq=False)
 class LinkLoad:
@@ -52,6 +55,20 @@ def paths(cluster: Cluster, source: str, target: str, connection: int) -> tuple[
     return ((),) if source == target else cluster.paths(source, target, connection)
 
 
+def all_paths(cluster: Cluster, ends: Sequence[tuple[str, str]], connection: int) -> list[tuple[tuple[int, ...], ...]]:
+    """Return the `paths` of each (source, target) of *ends*; between servers of a regular cluster all at once."""
+    regular = cluster.regularity if len(ends) > FEW else None
+    if regular is None:
+        return [paths(cluster, *pair, connection) for pair in ends]
+    sources, targets = (cluster.numbers(devices) for devices in zip(*ends, strict=True))
+    apart = regular.server[sources] != regular.server[targets]
+    rows = iter(regular.routes(sources[apart], targets[apart]).tolist())
+    return [
+        (tuple([link for link in next(rows) if link >= 0]),) if far else (route(cluster, *pair),)
+        for far, pair in zip(apart.tolist(), ends, strict=True)
+    ]
+
+
 def connection(devices: Sequence[str]) -> int:
     """Return a number for the connections of the group of *devices*, which other groups do not use."""
     return crc32(",".join(devices).encode())
@@ -69,7 +86,7 @@ def link_load(cluster: Cluster, devices: Sequence[str], step: Step) -> LinkLoad:
     """Place the transfers of *step* between positions of *devices* on the links of *cluster*."""
     ends = [(devices[sender], devices[receiver]) for sender, receiver in step.transfers]
     own = connection(devices)
-    several = [paths(cluster, *pair, own) for pair in ends]
+    several = all_paths(cluster, ends, own)
     firsts = [found[0] for found in several]
     if step.in_switch and cluster.chooses:
         firsts = _on_trees(cluster, step, ends, firsts, own)

@@ -12,7 +12,7 @@ from simulator.hashing import hashed
 
 def edges(pairs, labels=None, one=0, other=0):
     ones, others = (np.array([p[i] for p in pairs], np.int64) for i in (0, 1))
-    return Edges(one, other, ones, others, hashed(labels or [0] * len(pairs)))
+    return Edges(one, other, ones, others, hashed(labels or [0] * len(pairs)), np.arange(len(pairs)))
 
 
 def test_a_ring_is_one_class_and_a_path_has_mirror_classes():
