@@ -71,6 +71,9 @@ def candidate(
 ) -> Candidate:
     """Return the *steps* of a collective of *nbytes* by *algorithm* and *protocol*, with the costs of *transport*."""
     properties = topology.properties
+    if transport.chains_by_rank and algorithm == "tree" and properties.servers != 2:
+        # NCCL judges a tree by half its bus bandwidth, but for two servers by what they carry inside (ncclTopoTuneModel)
+        steps = [part for step in steps for part in step.passes()]
     correction = transport.correction(algorithm, protocol, nbytes)
     share = transport.share(kind, algorithm, protocol, properties) * correction
     pipelined = transport.pipeline_share(
