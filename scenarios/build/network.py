@@ -14,7 +14,7 @@ from scenarios.specification.specification import Specification
 from simulator.cluster import Cluster
 from simulator.network.transport.calibration import transport
 from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.nccl import nccl, tables_of
+from simulator.network.transport.nccl import NVLS_VERSION, tables_of
 from simulator.network.transport.networks.adding import with_networks
 from simulator.network.transport.transport import Transport
 
@@ -41,9 +41,10 @@ def library_of(specification: Specification, cluster: Cluster) -> Transport:
     A benchmark by processes has no handover between the streams of torch.
     """
     section, benchmark = specification.network, specification.collective
-    found = nccl(tables_of(section.version)) if section.version else transport(section.transport, cluster)
-    if section.sharp or section.nvls_tree:
-        found = with_networks(found, sharp=section.sharp, nvls_tree=section.nvls_tree)
+    found = transport(section.transport, cluster, tables_of(section.version) if section.version else None)
+    nvls_tree = section.nvls_tree and (found.name, found.version) == ("nccl", NVLS_VERSION)
+    if section.sharp or nvls_tree:
+        found = with_networks(found, sharp=section.sharp, nvls_tree=nvls_tree)
     if section.sockets > 1:
         found = replace(found, tcp_sockets=section.sockets)
     own = benchmark is not None and benchmark.driver == "processes"
