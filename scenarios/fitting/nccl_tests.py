@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import topologies
@@ -174,8 +174,8 @@ USES = {
 """By machine the parameters on which its rows depend, beside the launch and what its generation and protocol have."""
 
 PRESETS = {"h100": "dgx_h100", "b200": "dgx_b200", "gb200": "gb200_nvl72"}
-"""Servers of the GPUs of aiconfigurator's table. That of its L40S is not told, and what its A100 take is of another release
-than the other measurements of A100, so these two are not fitted to.
+"""Servers of the GPUs of aiconfigurator's table. That of its L40S is not told, and what its A100 take is of another
+release than the other measurements of A100, so these two are not fitted to.
 """
 
 ONLY = {
@@ -202,8 +202,8 @@ def machine(name: str) -> Machine:
     """Return the machine that the tables call *name*.
 
     One-node tables are of the time of NCCL 2.14 (vTrain ships PyTorch 2.0.1), whose tuning tables are those of 2.10. Of
-    the four nodes only the numbers of nodes and GPUs are published; 800 Gb/s each is inferred from a busbw of 92 GB/s. The
-    table of NCCL 2.27 and 2.29 names its GPUs.
+    the four nodes only the numbers of nodes and GPUs are published; 800 Gb/s each is inferred from a busbw of 92 GB/s.
+    The table of NCCL 2.27 and 2.29 names its GPUs.
     """
     if name in PRESETS:
         return Machine(topologies.cluster(PRESETS[name]), "2.30", "processes")
@@ -277,14 +277,14 @@ def predicted(name: str, kind: str, ranks: int, nbytes: float, values: Values) -
     return max(seconds, transport.host_seconds(ranks, channels))
 
 
-@lru_cache(maxsize=None)
+@cache
 def choice(name: str, kind: str, ranks: int, nbytes: float) -> tuple[str, str]:
     """Return the algorithm and the protocol that NCCL takes: by its tables, so whatever the values of a fit are."""
     plan = _shipped(name).collective(kind, "dp", tuple(range(ranks)), nbytes)
     return plan.algorithm, plan.protocol
 
 
-@lru_cache(maxsize=None)
+@cache
 def _shipped(name: str) -> Communicator:
     on = machine(name)
     return Communicator(on.cluster, on.cluster.gpus, nccl(on.version))

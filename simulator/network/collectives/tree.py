@@ -3,8 +3,9 @@
 Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009. The numbering is
 NCCL's (src/graph/trees.cc). Chunks follow one another through the trees, so latency is paid once along the depth. In an
 all-reduce the first chunks go down while later ones still come up (src/device/all_reduce.h, runTreeSplit), so a link
-that carries the vector once each way is busy for one vector, not two. If the transport found rings, each server is a chain in the order of its ring and the trees join the first ranks of the
-chains, as in NCCL. Otherwise the trees join the ranks.
+that carries the vector once each way is busy for one vector, not two. If the transport found rings, each server is a
+chain in the order of its ring and the trees join the first ranks of the chains, as in NCCL. Otherwise the trees join
+the ranks.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def transport(name: str, cluster: Cluster | None = None, version: str | None = N
     """Return the transport *name*: a library, a calibration file at that path, or a function of the user's if it is
     dotted.
 
-    NCCL is of *version*, or else of the one that knows the GPUs of *cluster*. Raises `UnknownName`, or `ScenarioError` with the place of
-    the fault in the file.
+    NCCL is of *version*, or else of the one that knows the GPUs of *cluster*. Raises `UnknownName`, or `ScenarioError`
+    with the place of the fault in the file.
     """
     if is_path(name):
         return loaded(name, cluster, version)
@@ -68,12 +68,12 @@ def transport(name: str, cluster: Cluster | None = None, version: str | None = N
 
 
 def _known(cluster: Cluster | None) -> str | None:
-    return cluster and nccl.version_for(link.kind for link in cluster.links.distinct)
+    return None if cluster is None else nccl.version_for(link.kind for link in cluster.links.distinct)
 
 
 def loaded(path: str | os.PathLike[str], cluster: Cluster | None = None, version: str | None = None) -> Transport:
-    """Return the transport in the calibration file at *path*. If that does not say the version of NCCL, it is *version*,
-    or else that of the GPUs of *cluster*.
+    """Return the transport in the calibration file at *path*. If that does not say the version of NCCL, it is
+    *version*, or else that of the GPUs of *cluster*.
 
     Raises `ScenarioError` with the place of every fault.
     """

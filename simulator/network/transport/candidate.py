@@ -75,7 +75,8 @@ def candidate(
     """Return the *steps* of a collective of *nbytes* by *algorithm* and *protocol*, with the costs of *transport*."""
     properties = topology.properties
     if transport.chains_by_rank and algorithm == "tree" and properties.servers != 2:
-        # NCCL judges a tree by half its bus bandwidth, but for two servers by what they carry inside (ncclTopoTuneModel)
+        # NCCL judges a tree by half its bus bandwidth, but for two servers by what they carry inside
+        # (ncclTopoTuneModel)
         steps = [part for step in steps for part in step.passes()]
     correction = transport.correction(algorithm, protocol, nbytes)
     share = transport.share(kind, algorithm, protocol, properties) * correction
@@ -114,7 +115,11 @@ def candidate(
 
     latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)
     return Candidate(
-        algorithm, protocol, tuple(map(placed, steps)), transport.base(algorithm, protocol, properties.link), latency_factor
+        algorithm,
+        protocol,
+        tuple(map(placed, steps)),
+        transport.base(algorithm, protocol, properties.link),
+        latency_factor,
     )
 
 

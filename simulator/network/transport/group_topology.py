@@ -94,7 +94,8 @@ class GroupTopology:
 
         Through a switch: the most copies on its link.
 
-        In a pipeline each lane counts once for what is added and once for what is passed on, however many the receivers.
+        In a pipeline each lane counts once for what is added and once for what is passed on, however many the
+        receivers.
         """
         if step.in_switch:
             return round(max(self.link_load(step).crossings, default=1))

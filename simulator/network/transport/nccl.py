@@ -52,7 +52,8 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "scatter": ("direct",),
     "all_to_all": ("direct",),
 }
-"""The last three are grouped sends and receives, by Simple, with newer releases up to `LL_MESSAGE` by LL. SHARP and NVLSTree come by `networks.adding`. CollNet by chains and PAT are not modelled.
+"""The last three are grouped sends and receives, by Simple, with newer releases up to `LL_MESSAGE` by LL. SHARP and
+NVLSTree come by `networks.adding`. CollNet by chains and PAT are not modelled.
 """
 
 NVLS_CEILINGS = {
@@ -82,8 +83,9 @@ UNORDERED = frozenset({"efa_100"})
 """NICs that do not write lines of 128 B in order, so that the plugin asks for Simple (the same, NCCL_PROTO)."""
 
 EARLY_EFA = {"efa_100": 0.61}
-"""With releases before 2.19, of a port of Amazon's first Elastic Fabric Adapter: rings of three and four p4d.24xlarge pass 1 GiB at 31.8 and 29.6
-of 50 GB/s (nccl-tests, July 2022: NVIDIA/nccl, issue 527)."""
+"""With releases before 2.19, of a port of Amazon's first Elastic Fabric Adapter: rings of three and four p4d.24xlarge
+pass 1 GiB at 31.8 and 29.6 of 50 GB/s (nccl-tests, July 2022: NVIDIA/nccl, issue 527).
+"""
 
 NVLINKS = {"nvlink4": 20.6 / 25, "nvlink5": 40.1 / 50}
 """Shares of the data sheet's bandwidth by the later generations: SM90_NVLINK_BW, SM100_NVLINK_BW (topo.h)."""
@@ -143,9 +145,7 @@ def nccl(version: str = "2.10") -> Transport:
     """NCCL of *version*. Raises `SimulatorError` for a version without tables."""
     model = tuning_model(version)
     own = dict.fromkeys(EFA, 0.0)
-    bare = replace(
-        model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={}, reporting=own
-    )
+    bare = replace(model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={}, reporting=own)
     ceilings = {key: limit for key, limit in bare.ceilings.items() if key not in NVLS_CEILINGS}
     library = replace(
         bare,

@@ -38,14 +38,14 @@ class Transport:
     *handover*: what torch.distributed adds to that, which hands work from the stream of computations to that of the
     library and back by events; benchmarks of the library with a process for each GPU do not have it. *issue*,
     *issue_channel*: host time to launch a collective on one GPU, and for each of its channels; it counts where one
-    process drives several GPUs. *base_latency*: (algorithm, protocol) -> once for each collective. *start_latency*: (kind
-    of link in a server, algorithm, protocol) -> the same where measured for GPUs with such links. *hop_latency*: (link
-    class, or kind of link in a server, algorithm, protocol) -> for each message. *reporting*: kind of NIC -> the latency
-    that it reports to the library, 0: that of its links; it adds to a hop, twice by Simple, which flushes. *wired*: link classes whose figures include the latency of the
-    wire. *overlapped_latency*: whether the slowest hop of a ring overlaps latencies; else they always add.
-    *intra_node_penalty*: protocol -> factor on hops inside a server while other hops go between servers.
-    *large_message_factor*: (algorithm, protocol) -> factor on the latency of an all-reduce across servers from
-    *large_message_bytes* per rank.
+    process drives several GPUs. *base_latency*: (algorithm, protocol) -> once for each collective. *start_latency*:
+    (kind of link in a server, algorithm, protocol) -> the same where measured for GPUs with such links. *hop_latency*:
+    (link class, or kind of link in a server, algorithm, protocol) -> for each message. *reporting*: kind of NIC -> the
+    latency that it reports to the library, 0: that of its links; it adds to a hop, twice by Simple, which flushes.
+    *wired*: link classes whose figures include the latency of the wire. *overlapped_latency*: whether the slowest hop
+    of a ring overlaps latencies; else they always add. *intra_node_penalty*: protocol -> factor on hops inside a server
+    while other hops go between servers. *large_message_factor*: (algorithm, protocol) -> factor on the latency of an
+    all-reduce across servers from *large_message_bytes* per rank.
 
     Chunks of chains and trees. *fills*: whether the time to fill a pipeline with chunks counts. *chunk_bytes*:
     (algorithm, protocol) -> bytes that a channel passes on at once, then what they are halved to while a channel has
