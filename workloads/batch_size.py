@@ -18,6 +18,13 @@ LAMB_UP_TO = 65_536
 """Samples that LAMB reached with BERT (You et al. 2020, arXiv:1904.00962)."""
 
 
+LARGEST = {
+    "lars": (LARS_UP_TO, "on ImageNet", "You et al. 2017, arXiv:1708.03888"),
+    "lamb": (LAMB_UP_TO, "with BERT", "You et al. 2020, arXiv:1904.00962"),
+}
+"""Samples that an optimizer reached, where, and the source."""
+
+
 def steps_factor(batch: float, critical: float) -> float:
     """Return the steps to a loss over the fewest possible: 1 + B_crit / B (McCandlish et al., section 2).
 
@@ -38,15 +45,21 @@ def data_factor(batch: float, critical: float) -> float:
 
 def rules(batch: int, optimizer: str, unit: float, critical: float | None) -> Iterator[str]:
     """Yield the rules for *batch* samples of *unit* tokens each (1 for samples), *critical* in the same unit."""
-    if optimizer in ("sgd", "momentum"):
+    if optimizer in ("lars", "lamb"):
+        reached, where, paper = LARGEST[optimizer]
+        yield (
+            f"Step size: {optimizer.upper()} scales the step of each tensor by the norm of its weight over that of its "
+            f"{'update' if optimizer == 'lamb' else 'gradient'}; it reached {reached:,} samples {where} ({paper})."
+        )
+    elif optimizer in ("sgd", "momentum"):
         yield (
             "Step size: multiply it by k if the batch is multiplied by k, with a warm-up over the first epochs "
             f"(Goyal et al. 2017, arXiv:1706.02677; it held up to {LINEAR_UP_TO:,} samples on ImageNet)."
         )
         if batch > LINEAR_UP_TO:
             yield (
-                f"Batch {batch:,} is beyond that: layer-wise step sizes, LARS, reached {LARS_UP_TO:,} samples (You et "
-                "al. 2017, arXiv:1708.03888)."
+                f"Batch {batch:,} is beyond that: layer-wise step sizes, LARS (training.optimizer: lars), reached "
+                f"{LARS_UP_TO:,} samples (You et al. 2017, arXiv:1708.03888)."
             )
     else:
         yield (
@@ -55,8 +68,8 @@ def rules(batch: int, optimizer: str, unit: float, critical: float | None) -> It
         )
         if batch > LINEAR_UP_TO:
             yield (
-                f"Batch {batch:,} samples: layer-wise step sizes on Adam, LAMB, reached {LAMB_UP_TO:,} samples with "
-                "BERT (You et al. 2020, arXiv:1904.00962)."
+                f"Batch {batch:,} samples: layer-wise step sizes on Adam, LAMB (training.optimizer: lamb), reached "
+                f"{LAMB_UP_TO:,} samples with BERT (You et al. 2020, arXiv:1904.00962)."
             )
     if critical is None:
         yield (

@@ -16,7 +16,7 @@ from simulator.schedule.mesh import Axis, Mesh
 from simulator.schedule.order import PLACEHOLDER, Action, Order
 from simulator.schedule.program import Program, TemplatedOps
 from workloads.memory.activations import with_activations
-from workloads.memory.optimizer import UPDATE, Optimizer, copied_gradient_bytes, resident_states
+from workloads.memory.optimizer import NORMS, UPDATE, Optimizer, copied_gradient_bytes, resident_states
 from workloads.memory.update import update_kernels
 from workloads.model import Layer, Model
 from workloads.operators.fusion import fuses
@@ -186,5 +186,5 @@ def update_op(
     trained = sum(tensor.count for tensor in tensors if tensor.trainable)
     copied = trained * copied_gradient_bytes(gradient_dtype, unfused_update=unfused_update)
     held = {"gradients": copied} if copied else {}
-    named = tuple(replace(kernel, operation=UPDATE) for kernel in kernels)
+    named = tuple(kernel if kernel.operation == NORMS else replace(kernel, operation=UPDATE) for kernel in kernels)
     return Compute(name=str(action), action=action, kernels=named, allocates=held, frees=held)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from simulator.kernel import BYTES
@@ -16,6 +16,7 @@ from workloads.operators.attentions.kind import AttentionKind
 from workloads.operators.fusion import Fused, fuses
 from workloads.operators.sharded import WHOLE, Cut
 from workloads.saved_tensors.activation import EVERYTHING, Saved
+from workloads.windows import Window
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,12 @@ class Shape:
     *head*: ``causal_lm``, ``masked_lm`` (BERT's, over every position) or ``pretraining`` (that and the next-sentence
     task). A model with a causal head normalises before each block (GPT-2, Llama), another one after it (BERT).
     *attention*: ``unfused``, ``flash``, the import path of a function from a shape to operators, or a kind with
-    parameters (`workloads.operators.attentions`). *softmax_group*:
-    the fused softmax takes heads x samples in multiples of it. *attention_window*: positions to which each one attends,
-    0: to all. *block*: ``serial``, attention and then MLP; ``parallel``, both of one norm of the layer's input (PaLM);
-    or ``parallel_two_norms``, each of its own norm (GPT-NeoX). *cut*: how tensor parallelism cuts each layer; all
-    counts are then of one rank. *context*: how context parallelism cuts the sequence; *seq_length* is then that of one
-    rank, too. *degrees*: of further axes that share the model, for the user's own operators.
+    parameters (`workloads.operators.attentions`). *softmax_group*: the fused softmax takes heads x samples in
+    multiples of it. *windows*: of attention, in turn over the layers; none: each position attends to all that the
+    mask leaves. *block*: ``serial``, attention and then MLP; ``parallel``, both of one norm of the layer's input
+    (PaLM); or ``parallel_two_norms``, each of its own norm (GPT-NeoX). *cut*: how tensor parallelism cuts each
+    layer; all counts are then of one rank. *context*: how context parallelism cuts the sequence; *seq_length* is
+    then that of one rank, too. *degrees*: of further axes that share the model, for the user's own operators.
     *activation*: ``gelu``, ``relu`` and ``squared_relu`` are one kernel; ``gelu_new`` is the tanh form of gelu, written
     out unless it is *fused*; ``swiglu`` and ``geglu`` multiply it by a second product. *cross_entropy*: how the loss is
     computed; "": in one kernel if it is *fused*, else in eager torch. *wide_softmax*, *gather_logits*, *keep_gathered*,
@@ -68,7 +69,7 @@ class Shape:
     type_vocab_size: int = 0
     head: str = "causal_lm"
     block: str = "serial"
-    attention_window: int = 0
+    windows: tuple[Window, ...] = ()
     precision: str = "fp32"
     fused: Fused = True
     softmax_group: int = 1
@@ -106,6 +107,10 @@ class Shape:
     def whole_length(self) -> int:
         """Positions of a sequence, on all ranks that share it."""
         return self.seq_length * self.context.ranks
+
+    def of_layer(self, number: int) -> Shape:
+        """The shape of layer *number*, with its own window only."""
+        return replace(self, windows=(self.windows[number % len(self.windows)],)) if len(self.windows) > 1 else self
 
     @property
     def causal(self) -> bool:

@@ -35,6 +35,7 @@ from workloads.profile import profile
 from workloads.shape import Shape
 from workloads.transformer import transformer
 from workloads.unit import unit_model
+from workloads.windows import Windows, windows_of
 
 
 class TransformerSpecification(Named, ExpertKeys, LatentKeys):
@@ -65,8 +66,9 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
     attention: AttentionKeys = "unfused"
     """unfused stores the scores, flash does not; the import path of operators of your own; or a section with a kind:
     sparse, low_rank, lsh or memory."""
-    attention_window: Count | None = None
-    """Positions to which each one attends, for flash; by default all before it. Also sliding_window."""
+    attention_window: Windows | None = None
+    """Positions to which each one attends, for flash; by default all before it. With options: {size: 512, every: "5 of
+    6"}, or a list of windows in turn over the layers (0: all positions). Also sliding_window."""
     document_length: Count | Annotated[list[Count], Field(min_length=1)] | None = None
     """Tokens of the documents that are packed into a sample, one length or several in turn, for flash; attention stays
     within each. By default a sample is one document."""
@@ -212,12 +214,12 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
-        own = {*Named.model_fields, *ExpertKeys.model_fields, *LatentKeys.model_fields, "kind"}
+        own = {*Named.model_fields, *ExpertKeys.model_fields, *LatentKeys.model_fields, "kind", "attention_window"}
         given = self.model_dump(exclude=own)
         given |= {
             "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
             "ffn_hidden_size": self.ffn_hidden_size or 4 * self.hidden_size,
-            "attention_window": self.attention_window or 0,
+            "windows": windows_of(self.attention_window),
             "head_dim": self.head_dim or 0,
             "position_rows": self.position_rows or 0,
             "document_length": _in_turn(self.document_length),

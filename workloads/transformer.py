@@ -50,6 +50,7 @@ from workloads.operators.sharded import (
 from workloads.operators.side_by_side import SharedInput, SummedOutput
 from workloads.saved_tensors.activation import RecomputedActivation, Saved, saving
 from workloads.shape import Shape
+from workloads.windows import Window
 
 TOKEN_BYTES = 8
 """A token is an int64, torch's index type."""
@@ -132,17 +133,19 @@ def _layers(shape: Shape) -> Iterator[OperatorLayer]:
 
 
 def layers_of_operators(shape: Shape, count: int) -> Iterator[tuple[Operator, ...]]:
-    """The operators of each of *count* layers: all equal, but for those with experts and their loads."""
-    made: dict[int | None, tuple[Operator, ...]] = {}
+    """The operators of each of *count* layers: all equal, but for windows, and those with experts and their loads."""
+    made: dict[tuple[int | None, int], tuple[Operator, ...]] = {}
     sparse = 0
     for number in range(count):
         experts, which = shape.experts, None
         if experts and experts.is_sparse(number):
             which = sparse % len(experts.loads)
             sparse += 1
-        if which not in made:
-            made[which] = _trained(shape, transformer_operators(shape, which))
-        yield made[which]
+        turn = number % len(shape.windows) if shape.windows else 0
+        if (which, turn) not in made:
+            own = shape.of_layer(number)
+            made[which, turn] = _trained(own, transformer_operators(own, which))
+        yield made[which, turn]
 
 
 def _trained(shape: Shape, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
@@ -358,15 +361,15 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
         bias = (biased_scores(shape.seq_length, shape.heads, shape.precision),) if shape.relative_positions else ()
         return (*bias, core)
     if shape.attention == "flash":
-        window = shape.attention_window
+        window = shape.windows[0] if shape.windows else Window(0)
         attention = FlashAttention(
             *sizes,
             shape.dropout,
             soft,
             shape.precision,
             causal=shape.masked,
-            window=window,
-            documents=shape.document_length,
+            window=0 if window.chunked else window.size,
+            documents=(window.size,) if window.chunked and window.size < shape.whole_length else shape.document_length,
         )
         return (cut_over(attention, shape.context, fused_sum=fuses(shape.fused, "block_sum")),)
     if isinstance(shape.attention, AttentionKind):

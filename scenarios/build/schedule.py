@@ -22,10 +22,10 @@ from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
 from simulator.schedule.order import Order
 from workloads.composition import merged, on_layouts, weight_axes
-from workloads.compute import compute
+from workloads.compute import PIPELINE, compute
 from workloads.fixed_cost import HostTime, fixed_costs
 from workloads.gradients.accumulation import accumulated, accumulated_bytes
-from workloads.gradients.norm import gradient_norm
+from workloads.gradients.norm import gradient_norm, split_tensor_norms
 from workloads.memory.chains.sequence import Sequence as ChainSequence
 from workloads.memory.offload.planned import offloaded_by
 from workloads.memory.recompute import recompute, recompute_by
@@ -134,6 +134,7 @@ def _distributed(
     if period or not order.asynchronous:
         axes = weight_axes(derived.layouts, list(parts.values()))
         schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
+        schedule = split_tensor_norms(schedule, share, [axis for axis in axes if axis != PIPELINE])
     if share.optimizer_seconds is None:
         schedule = fixed_costs(schedule, share, HostTime.of(step.software), step.software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):

@@ -1,7 +1,7 @@
 """Published accounts of training runs, derived again from the assumptions of their sources (`accounts.csv`).
 
-The lecture's tables are two of them: days and cost of 175 billion and of a trillion parameters, and the energy and
-emissions of GPT-3.
+The lecture's tables are among them: days and cost of 175 billion and of a trillion parameters, and the energy and
+emissions of GPT-3 with what they are equal to.
 """
 
 from __future__ import annotations
@@ -18,6 +18,15 @@ TABLE = Path(__file__).with_name("accounts.csv")
 
 ROUBLES_PER_GPU_MINUTE = 5.0
 """The price of a GPU-minute that the lecture takes."""
+
+KWH_PER_HOME = 1508.0
+"""kWh of a home in Denmark in a year: 190 MWh are those of 126 homes (The Register, 4 November 2020)."""
+
+GRAMMES_PER_KILOMETRE = 120.4
+"""g of CO2 of a new car in Europe for each km (European Environment Agency, average of 2018)."""
+
+TO_THE_MOON = 384_400.0
+"""km to the Moon, the mean distance."""
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 8
 """With full recomputation: forward twice and backward (Narayanan et al. 2021, equation 4)."""
@@ -50,7 +59,8 @@ def accounts() -> list[Account]:
 def _account(cells: dict[str, str]) -> Account:
     gpus = int(cells["gpus"])
     if cells["tflops_per_gpu"]:
-        flops = FLOPS_PER_PARAMETER_AND_TOKEN * float(cells["parameters"]) * float(cells["tokens"])
+        recomputed = FLOPS_PER_PARAMETER_AND_TOKEN * float(cells["parameters"]) * float(cells["tokens"])
+        flops = float(cells["flops"]) if cells["flops"] else recomputed
         seconds = flops / (gpus * float(cells["tflops_per_gpu"]) * 1e12)
         hours = gpus * seconds / SECONDS_PER_HOUR
     else:
@@ -71,58 +81,23 @@ def _account(cells: dict[str, str]) -> Account:
     )
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Carbontracker's estimate for GPT-3 and what it was compared with.
+def equivalents(mwh: float, co2_t: float) -> str:
+    """Return what *mwh* and *co2_t* are equal to, in the comparisons of the lecture.
 
-    190 MWh and 85 t CO2, as much as 126 homes in Denmark take in a year, or as a new car in Europe emits over 700,000
-    km, twice the way to the Moon (The Register, 4 November 2020; Anthony et al. 2020, arXiv:2007.03051).
+    >>> equivalents(190, 85)
+    '126 homes in Denmark for a year; 706,000 km of a new car in Europe, 1.8 ways to the Moon'
     """
-
-    mwh: float = 190.0
-    co2_t: float = 85.0
-    homes: int = 126
-    kilometres: float = 700_000.0
-    flops: float = 3.14e23
-    """FLOP of GPT-3 (Brown et al. 2020, arXiv:2005.14165, table D.1)."""
-    peak: float = 125e12
-    """FLOP/s of a V100's tensor cores (data sheet)."""
-    to_the_moon: float = 384_400.0
-    """km, the mean distance."""
-
-    @property
-    def carbon(self) -> float:
-        """kg of CO2 per kWh that it implies: the average of the USA, as its source says."""
-        return self.co2_t / self.mwh
-
-    @property
-    def home(self) -> float:
-        """kWh of a home in Denmark in a year that it implies."""
-        return 1000 * self.mwh / self.homes
-
-    @property
-    def kilogrammes_per_kilometre(self) -> float:
-        """kg of CO2 of a new car in Europe for each km that it implies."""
-        return 1000 * self.co2_t / self.kilometres
-
-    @property
-    def ways_to_the_moon(self) -> float:
-        """Ways to the Moon that the car would drive."""
-        return self.kilometres / self.to_the_moon
-
-    @property
-    def watts(self) -> float:
-        """W of a V100 at the meter that it implies if all ran at their peak.
-
-        The published account has V100 that reach 24.6 TFLOP/s and take 330 W, which makes it seven times as large.
-        """
-        return self.mwh * JOULES_PER_MWH / (self.flops / self.peak)
+    homes, kilometres = 1000 * mwh / KWH_PER_HOME, 1e6 * co2_t / GRAMMES_PER_KILOMETRE
+    return (
+        f"{homes:,.0f} homes in Denmark for a year; "
+        f"{round(kilometres, -3):,.0f} km of a new car in Europe, {kilometres / TO_THE_MOON:.1f} ways to the Moon"
+    )
 
 
 def accounts_table(several: Sequence[Account] | None = None) -> str:
-    """Return the accounts as a table: what is derived, and in brackets what the source prints."""
-    rows = []
-    for one in several or accounts():
+    """Return the accounts as a table: what is derived, in brackets what the source prints, and what energy equals."""
+    rows, told = [], several or accounts()
+    for one in told:
         days, mwh, tonnes = one.printed
         rows.append(
             [
@@ -136,10 +111,13 @@ def accounts_table(several: Sequence[Account] | None = None) -> str:
             ]
         )
     header = ["run", "GPUs", "days", "GPU-hours", "million roubles", "MWh", "t CO2"]
-    return table(rows, header, "lr")
+    equal = [
+        f"{one.run}: {equivalents(one.mwh, one.co2_t)}" for one in told if one.mwh is not None and one.co2_t is not None
+    ]
+    return "\n".join([table(rows, header, "lr"), *equal])
 
 
 def _beside(derived: float | None, printed: str) -> str:
     if derived is None:
         return "-"
-    return f"{derived:.4g} ({printed})" if printed else f"{derived:.4g}"
+    return f"{figure(derived)} ({printed})" if printed else figure(derived)

@@ -2,15 +2,17 @@
 
 Every run is predicted without its own source, and its distance is that from the runs of all other sources. The limits
 of a distance hold a share of these runs in which each source weighs as much as any other. Runs of one source resemble
-each other, so coverage is measured on each source with limits and distances that the others give.
+each other, so coverage is measured on each source with limits and distances that the others give, and the share is
+raised until `LEVEL` of the runs of a distance lie inside: limits that hold 95 % of the known hold less of a new source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from math import log, log2
 from statistics import fmean
 from typing import Any
@@ -18,6 +20,9 @@ from typing import Any
 from scenarios.evaluate.evaluation import Comparison
 from scenarios.fitting.sources import source_of
 from scenarios.results.interval import CLASSES, LEVEL, NEAR, SEVERAL, Known, Limits
+
+SHARES = tuple(LEVEL + step * (1 - LEVEL) / 10 for step in range(11))
+"""Shares of known runs that limits may hold: from `LEVEL` to all, in ten steps."""
 
 EXACT = 1e-9
 """Weights of rows add up to a share within this."""
@@ -62,24 +67,52 @@ class Calibration:
         found = len(self.near[place] - {self.rows[place].source, without})
         return CLASSES[0 if found >= SEVERAL else 1 if found else 2]
 
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """The share of known runs by class whose limits hold `LEVEL` of the rows of sources left out; at most all."""
+        found: dict[str, float] = {}
+        for name in CLASSES:
+            found[name] = next((share for share in SHARES if self._holds({**found, name: share})), 1.0)
+        return found
+
+    def _holds(self, shares: Mapping[str, float]) -> bool:
+        """Return whether limits of *shares* hold `LEVEL` of the rows of the last class of them, each by other sources.
+
+        True of a class without rows.
+        """
+        name = [*shares][-1]
+        own = [
+            row for place, row in enumerate(self.rows) if row.source in self.judging and self.distance(place) == name
+        ]
+        limits = {source: self._limits(shares, source)[name] for source in {row.source for row in own}}
+        return not own or fmean(limits[row.source].contains(row.ratio) for row in own) >= LEVEL
+
     def limits(self, without: str = "") -> dict[str, Limits]:
         """Return the limits by class, of the judging rows *without* a source; those farther are at least as wide.
 
         A class without rows has the limits of all.
         """
-        judged = [
+        return self._limits(self.shares, without)
+
+    def _limits(self, shares: Mapping[str, float], without: str) -> dict[str, Limits]:
+        """Return the limits of the classes that hold *shares* of their rows."""
+        judged = self._judged(without)
+        found: dict[str, Limits] = {}
+        widest = Limits(0.0, 0.0)
+        for name, share in shares.items():
+            own = [row for distance, row in judged if distance == name] or [row for _, row in judged]
+            one = shortest(own, share) if own else widest
+            widest = Limits(min(widest.low, one.low), max(widest.high, one.high))
+            found[name] = widest
+        return found
+
+    def _judged(self, without: str) -> list[tuple[str, tuple[str, float]]]:
+        """Return the class, source and ratio of the judging rows *without* a source."""
+        return [
             (self.distance(place, without), (row.source, row.ratio))
             for place, row in enumerate(self.rows)
             if row.source in self.judging - {without}
         ]
-        found: dict[str, Limits] = {}
-        widest = Limits(0.0, 0.0)
-        for name in CLASSES:
-            own = [row for distance, row in judged if distance == name] or [row for _, row in judged]
-            one = shortest(own) if own else widest
-            widest = Limits(min(widest.low, one.low), max(widest.high, one.high))
-            found[name] = widest
-        return found
 
     def inside(self) -> list[tuple[Known, str, Limits]]:
         """Return each judging row with its class and limits, as given by all other sources."""
@@ -97,15 +130,15 @@ def calibration(rows: Sequence[Known], judging: AbstractSet[str] | None = None) 
     return Calibration(rows, near, {row.source for row in rows} if judging is None else judging)
 
 
-def shortest(rows: Sequence[tuple[str, float]]) -> Limits:
-    """Return the shortest range about 0 that holds `LEVEL` of *rows*, (source, ratio); each source weighs the same.
+def shortest(rows: Sequence[tuple[str, float]], share: float = LEVEL) -> Limits:
+    """Return the shortest range about 0 that holds a *share* of *rows*, (source, ratio); each source weighs the same.
 
     >>> shortest([("a", n / 64) for n in range(20)])
     Limits(low=0.0, high=0.28125)
     """
     sources = [source for source, _ in rows]
     weights = {source: 1 / sources.count(source) for source in sources}
-    needed = LEVEL * len(weights) - EXACT
+    needed = share * len(weights) - EXACT
     ordered = sorted((ratio, weights[source]) for source, ratio in rows)
     best, end, held = None, 0, 0.0
     for ratio, weight in ordered:

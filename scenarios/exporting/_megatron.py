@@ -16,6 +16,7 @@ from workloads.experts.keys import ExpertKeys
 from workloads.latent_attention.keys import LatentKeys
 from workloads.parallelism.expert import Expert
 from workloads.specification import TransformerSpecification
+from workloads.windows import windows_of
 
 PROGRAM = "Megatron-LM's pretrain_gpt.py"
 
@@ -130,8 +131,23 @@ def _model(run: Launch, model: TransformerSpecification) -> Iterator[str]:
     yield from latent(run, model)
     yield from experts(run, model)
     yield from argument(keys.NEXT_TOKENS, model.num_nextn_predict_layers or None)
-    if model.attention_window:
-        yield f"--window-size {model.attention_window - 1},0"
+    yield from _windows(run, model)
+
+
+def _windows(run: Launch, model: TransformerSpecification) -> Iterator[str]:
+    """Yield the window of attention, and which layers have it (1) or see all positions (0)."""
+    windows = windows_of(model.attention_window)
+    sizes = {window.size for window in windows} - {0}
+    if not sizes:
+        return
+    if len(sizes) > 1 or any(window.chunked for window in windows):
+        raise run.error("model.attention_window", f"{PROGRAM} has one window for its layers, and no chunks")
+    yield f"--window-size {sizes.pop() - 1},0"
+    if len(windows) > 1:
+        skipped = [int(window.size > 0) for window in windows]
+        layers = [skipped[number % len(skipped)] for number in range(model.num_layers)]
+        plain = skipped == [1] * (len(skipped) - 1) + [0]
+        yield f"--window-attn-skip-freq {len(skipped) if plain else str(layers).replace(' ', '')}"
 
 
 def _vocabulary(run: Launch, model: TransformerSpecification) -> Iterator[str]:

@@ -70,9 +70,12 @@ class Training(Section):
     cores (torch.backends.cuda.matmul.allow_tf32). By operator: {matmul: fp8}."""
     gradient_dtype: Precision | None = None
     """Number format in which gradients are accumulated and reduced; by default that of the method and the software."""
-    optimizer: Literal["adam", "momentum", "sgd", "adam8bit", "adafactor", "adafactor_momentum", "muon"] = "adam"
+    optimizer: Literal[
+        "adam", "momentum", "sgd", "adam8bit", "lars", "lamb", "adafactor", "adafactor_momentum", "muon"
+    ] = "adam"
     """Optimizer; it decides the bytes of the optimizer states and the time of the update. adafactor: second moments of
-    rows and columns only, adafactor_momentum: and a first moment; muon: of hidden matrices, and Adam for the rest."""
+    rows and columns only, adafactor_momentum: and a first moment; muon: of hidden matrices, and Adam for the rest; lars
+    and lamb: momentum and Adam for large batches, with two norms of each tensor."""
     optimizer_dtype: Precision | None = None
     """Number format of the optimizer states, fp32 by default; master weights stay fp32."""
     recompute: AnyRecompute = "none"

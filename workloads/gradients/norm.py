@@ -1,12 +1,18 @@
-"""The all-reduce of the norm of all gradients, for clipping and for skipping steps with overflow."""
+"""All-reduces of norms: that of all gradients, for clipping and for skipping steps with overflow, and those of tensors.
+
+LARS and LAMB scale the step of each tensor by the ratio of two norms. Ranks that have parts of a tensor sum theirs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from simulator.schedule import Collective, Op, Program, Schedule
-from workloads.gradients.reduce import updated_stages
+from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from workloads.gradients.reduce import updated_stages, weights_by_stage
+from workloads.memory.optimizer import NORMS
+from workloads.model import Model
+from workloads.operators.parameter import REPLICAS
 
 NORM_BYTES = 4.0
 """One fp32 number: the squared norm of the gradients of a rank (Megatron-LM, ``clip_grad_norm``; DeepSpeed,
@@ -51,6 +57,45 @@ def _before_first_update(program: Program, synchronous: bool) -> Program:
         yield op
 
     return program.map_ops(change)
+
+
+def tensor_norms(program: Program, tensors: Mapping[int, int], over: str) -> Program:
+    """Return *program* with two all-reduces of the norms of tensors, on axis *over*, before each step that has them.
+
+    *tensors*: how many each stage has. A norm is one fp32 number of a tensor, and the second one is known after the
+    first half of the step only (apex, contrib/optimizers/distributed_fused_lamb.py, ``_pipeline_step``).
+    """
+    updates = updated_stages(program)
+
+    def change(op: Op) -> Iterator[Op]:
+        if isinstance(op, Compute) and op.name in updates and any(one.operation == NORMS for one in op.kernels):
+            nbytes = NORM_BYTES * sum(tensors.get(stage, 0) for stage in updates[op.name])
+            for of in ("weights", "updates") if nbytes else ():
+                name = f"{op.name}.norms of {of}{'' if over == REPLICAS else f' over {over}'}"
+                yield Collective(
+                    name=name, action=op.action, kind="all_reduce", over=over, nbytes=nbytes, after=op.after
+                )
+        yield op
+
+    return program.map_ops(change)
+
+
+def split_tensor_norms(schedule: Schedule, model: Model, axes: Sequence[str]) -> Schedule:
+    """Return *schedule* with the norms of tensors summed over the *axes* that divide them, as tensor parallelism does.
+
+    *model* has its layers as one rank holds them. All tensors of a rank are counted, those that are whole too.
+    """
+    axis = schedule.mesh.joint(*axes) if axes else None
+    if axis is None or all(len(group) == 1 for group in axis.groups):
+        return schedule
+
+    def change(program: Program) -> Program:
+        stages = weights_by_stage(program, model)
+        tensors = {stage: sum(len(one.trained.tensors) for one in own) for stage, own in stages.items()}
+        return tensor_norms(program, tensors, "tensor norms")
+
+    mesh = schedule.mesh.extended(0, {"tensor norms": axis})
+    return replace(schedule, mesh=mesh).map_programs(change)
 
 
 def sharded_gradient_norm(program: Program, over: str) -> Program:

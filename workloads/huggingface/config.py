@@ -29,6 +29,20 @@ def _gemma(config: Values) -> Values:
     return {"activation": "geglu"}
 
 
+def _gemma2(config: Values) -> Values:
+    return {**_gemma(config), **window(config, turn=2)}
+
+
+def _gemma3(config: Values) -> Values:
+    """The last layer of each ``sliding_window_pattern`` layers sees all positions."""
+    turn = whole(config, "sliding_window_pattern", whole(config, "_sliding_window_pattern", 6))
+    return {**_gemma(config), **window(config, turn=turn)}
+
+
+def _olmo3(config: Values) -> Values:
+    return window(config, turn=4)
+
+
 def _falcon(config: Values) -> Values:
     new = truth(config, "new_decoder_architecture")
     if not truth(config, "parallel_attn", True) and not new:
@@ -117,13 +131,16 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gemma": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": True, "head_dim": 256}, _gemma),
     "gemma2": Family(
-        {**LLAMA, "norm_placement": "both"}, LLAMA_KEYS, {"tie_word_embeddings": True, "head_dim": 256}, _gemma
+        {**LLAMA, "norm_placement": "both"},
+        LLAMA_KEYS,
+        {"tie_word_embeddings": True, "head_dim": 256, "sliding_window": 4096},
+        _gemma2,
     ),
     "gemma3_text": Family(
         {**LLAMA, "norm_placement": "both", "qk_norm": "per_head"},
         LLAMA_KEYS,
-        {"tie_word_embeddings": True, "head_dim": 256},
-        _gemma,
+        {"tie_word_embeddings": True, "head_dim": 256, "sliding_window": 4096},
+        _gemma3,
     ),
     "phi": Family(
         {**NEOX, "block": "parallel", "head_bias": True},
@@ -135,6 +152,12 @@ FAMILIES: Mapping[str, Family] = {
         {**LLAMA, "norm_placement": "after", "qk_norm": "all_heads"},
         LLAMA_KEYS,
         {"tie_word_embeddings": False, "hidden_act": "silu"},
+    ),
+    "olmo3": Family(
+        {**LLAMA, "norm_placement": "after", "qk_norm": "all_heads"},
+        LLAMA_KEYS,
+        {"tie_word_embeddings": False, "hidden_act": "silu", "sliding_window": 4096},
+        _olmo3,
     ),
     "granite": Family(LLAMA, LLAMA_KEYS, {"tie_word_embeddings": False, "hidden_act": "silu"}, _llama),
     "cohere": Family(

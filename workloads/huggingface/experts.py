@@ -79,7 +79,7 @@ def _phi(config: Values) -> Values:
 
 
 def _gpt_oss(config: Values) -> Values:
-    return {"add_bias_linear": truth(config, "attention_bias")}
+    return {"add_bias_linear": truth(config, "attention_bias"), **window(config, turn=2)}
 
 
 EXPERT_FAMILIES: Mapping[str, Family] = {

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from workloads.architectures.keys import MOST_LAYERS
+from workloads.windows import pattern
+
 Values = dict[str, Any]
 
 LARGEST = 10**12
@@ -61,6 +64,10 @@ LLAMA = {
 """What Llama and the families that follow it have in common; torch's own attention is fused (SDPA)."""
 
 
+SLIDING, FULL = "sliding_attention", "full_attention"
+"""Kinds of layers in ``layer_types``."""
+
+
 def whole(config: Values, key: str, default: int = 0) -> int:
     """The whole number of *key*, 0 or above; *default* if it is left out. Raises `Unsupported` for any other value."""
     value = config.get(key)
@@ -79,10 +86,22 @@ def truth(config: Values, key: str, default: bool = False) -> bool:
     return value
 
 
-def window(config: Values) -> Values:
-    """A window of attention, if it is in use and shorter than the sequence."""
-    window = config.get("sliding_window")
+def window(config: Values, turn: int = 1) -> Values:
+    """A window of attention, if it is in use and shorter than the sequence.
+
+    ``layer_types`` says which layers have it; without it all, or all but the last of each *turn* of layers.
+    """
+    window, kinds = config.get("sliding_window"), config.get("layer_types")
     if not isinstance(window, int | None):
         raise Unsupported("sliding_window", f"must be a whole number, not {window!r}")
-    used = window and config.get("use_sliding_window", True) and window < config["max_position_embeddings"]
-    return {"attention_window": window} if used else {}
+    if not (window and config.get("use_sliding_window", True) and window < config["max_position_embeddings"]):
+        return {}
+    layers = config["num_hidden_layers"]
+    if layers > MOST_LAYERS:
+        raise Unsupported("num_hidden_layers", f"{layers} is absurd; the most that is taken is {MOST_LAYERS}")
+    if kinds is None:
+        return {"attention_window": pattern(0 if turn > 1 and (n + 1) % turn == 0 else window for n in range(layers))}
+    if not isinstance(kinds, list) or len(kinds) != layers or {*map(str, kinds)} - {SLIDING, FULL}:
+        raise Unsupported("layer_types", f"must be a list of {SLIDING} and {FULL} for each of the {layers} layers")
+    found = pattern(window if kind == SLIDING else 0 for kind in kinds)
+    return {} if found is None else {"attention_window": found}

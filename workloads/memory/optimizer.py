@@ -18,6 +18,9 @@ from workloads.operators.parameter import ParameterTensor
 
 UPDATE = Operation("optimizer step", "optimizer")
 
+NORMS = Operation("tensor norms", "optimizer")
+"""The norms by which LARS and LAMB scale the step of each tensor."""
+
 CHUNK = 65536 * 320
 """Elements of one multi-tensor launch: blocks of 65,536, at most 320 of them (PyTorch,
 aten/src/ATen/native/cuda/MultiTensorApply.cuh, kChunkSize and depth_to_max_blocks)."""
@@ -42,29 +45,40 @@ class _Optimizer:
     """*states* kept per parameter, of *state_bytes* each.
 
     *unfused*: passes over fp32 memory (reads plus writes of one element) of torch's foreach implementation, and
-    *launches*, how many multi-tensor kernels make them.
+    *launches*, how many multi-tensor kernels make them. *norms*: passes over fp32 memory for the norms of each tensor
+    and for what is kept until they are known, and *norm_launches*, how many kernels make them.
     """
 
     states: int
     state_bytes: float
     unfused: int
     launches: int
+    norms: int = 0
+    norm_launches: int = 0
 
 
 # Passes and launches are counted in torch/optim (2.3): adam.py _multi_tensor_adam (lerp 3, mul 2, addcmul 3, sqrt 2,
 # div 2, add 2, addcdiv 4), sgd.py _multi_tensor_sgd (momentum: mul 2, add 3, add 3; without: add 3). bitsandbytes
-# offers its 8-bit optimizers as one kernel only.
+# offers its 8-bit optimizers as one kernel only. LARS reads weight and gradient once more for their norms (You et al.
+# 2017, arXiv:1708.03888). LAMB (You et al. 2020, arXiv:1904.00962) as apex fuses it, csrc/multi_tensor_lamb.cu: beside
+# what Adam reads and writes, the norms of weight and update read 1 + 1, the update is written and read, and the weight
+# is read again: 5; its update is the same in both.
 _OPTIMIZERS: Mapping[str, _Optimizer] = {
     "adam": _Optimizer(2, 4.0, 18, 7),
     "momentum": _Optimizer(1, 4.0, 8, 3),
     "sgd": _Optimizer(0, 0.0, 3, 1),
     "adam8bit": _Optimizer(2, 1.0 + 4.0 / QUANTISATION_BLOCK, 0, 1),
+    "lars": _Optimizer(1, 4.0, 8, 3, norms=2, norm_launches=2),
+    "lamb": _Optimizer(2, 4.0, 0, 1, norms=5, norm_launches=3),
 }
 
 ADAFACTOR, WITH_MOMENTUM, MUON = "adafactor", "adafactor_momentum", "muon"
 
 BY_SHAPE = (ADAFACTOR, WITH_MOMENTUM, MUON)
 """Optimizers with states that depend on the shapes of tensors, see `moment_bytes`."""
+
+BY_TENSOR = tuple(name for name, kind in _OPTIMIZERS.items() if kind.norms)
+"""Optimizers that scale the step of each tensor by the ratio of two norms, that of its weight and another."""
 
 OPTIMIZERS = (*_OPTIMIZERS, *BY_SHAPE)
 """The known optimizers."""
@@ -228,7 +242,11 @@ def optimizer_kernels(
         # a 16-bit gradient is first cast to fp32, and the updated weights are cast back; states in 16 bits save traffic
         less = 2.0 * (kind.states * kind.state_bytes - _moments(known))
         nbytes, passes = 4.0 * kind.unfused - less + beside.nbytes, kind.launches + beside.passes
-    return (memory_bound(parameters * nbytes, launches=passes * launches, operation=UPDATE),)
+    made = memory_bound(parameters * nbytes, launches=passes * launches, operation=UPDATE)
+    if not kind.norms:
+        return (made,)
+    norms = parameters * FP32 * kind.norms
+    return memory_bound(norms, launches=kind.norm_launches * launches, operation=NORMS), made
 
 
 def _width(precision: str) -> int:

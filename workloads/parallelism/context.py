@@ -133,7 +133,9 @@ def _check_attention(shape: Shape, cut: Cut, name: str) -> None:
             f"cp = {cut.ranks}: cp_method: {cut.method} needs attention: flash, and {name} has {shape.attention}; "
             "cp_method: ulysses takes any"
         )
-    elif shape.attention_window and (cut.method == "ring" or not shape.causal):
+    elif any(window.size and not window.chunked for window in shape.windows) and (
+        cut.method == "ring" or not shape.causal
+    ):
         raise ScenarioError(
             f"cp = {cut.ranks}: cp_method: {cut.method} computes whole blocks of scores, and {name} has an "
             f"attention_window; take {'all_gather' if shape.causal else 'ulysses'}"

@@ -15,6 +15,7 @@ import numpy as np
 from simulator.kernel import BYTES, Kernel
 from simulator.schedule import Collective, Compute, Op, Program, Schedule
 from workloads.gradients.bucket import Weights, reduced_axes
+from workloads.gradients.norm import tensor_norms
 from workloads.gradients.reduce import backward_ops, updated_stages, weights_by_stage
 from workloads.memory.optimizer import CHUNK
 from workloads.model import Model
@@ -35,7 +36,8 @@ def sharded_states(
 
     *shards*: their number by the axis over which data parallelism reduces a tensor; 1 if not given. *sharding*: the
     axis of these shards. *stages*: the weights of each stage. The padding that makes all shards equal is not counted.
-    If the step has products, ranks gather the gradients of the matrices before it (`_gathered_matrices`).
+    If the step has products, ranks gather the gradients of the matrices before it (`_gathered_matrices`); if it has
+    norms of tensors, ranks sum those of their parts (`tensor_norms`).
     """
     trained = {stage: [weights.trained for weights in several] for stage, several in stages.items()}
     parts = {name: _elements(stages if name == "parameters" else trained, stages, shards) for name in program.resident}
@@ -58,7 +60,11 @@ def sharded_states(
             op = replace(op, kernels=kernels, allocates=held, frees=held)
         yield op
 
-    return replace(program.map_ops(change), resident=resident)
+    program = replace(program.map_ops(change), resident=resident)
+    for axis, over in sharding.items():
+        tensors = {stage: sum(len(own.over(axis).tensors) for own in several) for stage, several in trained.items()}
+        program = tensor_norms(program, tensors, over)
+    return program
 
 
 def with_half_buckets(schedule: Schedule, model: Model) -> Schedule:

@@ -8,6 +8,7 @@ from scenarios.importing.facts import Facts
 from scenarios.importing.formats import _megatron_keys as keys
 from scenarios.importing.formats._megatron_arguments import Arguments
 from scenarios.importing.formats._megatron_experts import read_experts, read_latent
+from workloads.windows import pattern
 
 GPT2_VOCABULARY = 50257
 """Tokens of GPT2BPETokenizer, the default of pretrain_gpt.py."""
@@ -75,13 +76,18 @@ def _attention(arguments: Arguments, facts: Facts, latent: bool) -> None:
 
 
 def _window(arguments: Arguments, facts: Facts) -> None:
-    """Read the window of attention, positions before and after each one."""
+    """Read the window of attention, positions before and after each one, and which layers have it."""
     given = " ".join(arguments.several("window_size")).strip("()").replace(",", " ").split()
     if not given:
         return
     if len(given) != 2 or not given[0].isdigit() or given[1] not in ("0", "-1"):
         raise arguments.error("window_size", "must be the positions before each one and 0, such as 4095,0")
-    arguments.give(facts, "model.attention_window", int(given[0]) + 1, "window_size")
+    size, skipped = int(given[0]) + 1, arguments.pattern("window_attn_skip_freq")
+    if isinstance(skipped, int) and skipped > 1:
+        skipped = [1] * (skipped - 1) + [0]
+    found = pattern(size if one else 0 for one in skipped) if isinstance(skipped, list) else size
+    if found is not None:
+        arguments.give(facts, "model.attention_window", found, "window_size")
 
 
 def _options(arguments: Arguments, facts: Facts, latent: bool) -> None:

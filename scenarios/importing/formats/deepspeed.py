@@ -37,7 +37,8 @@ OPTIMIZERS = {
     "cpuadam": "adam",
     "onebitadam": "adam",
     "sgd": "momentum",
-    "lamb": "adam",
+    "lamb": "lamb",
+    "onebitlamb": "lamb",
 }
 """The optimizer here by the type there; its states are of the same size."""
 

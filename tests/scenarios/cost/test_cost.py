@@ -4,7 +4,7 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.command import run
-from scenarios.cost.accounts import Comparison, accounts
+from scenarios.cost.accounts import accounts, equivalents
 from scenarios.cost.energy import Power
 from scenarios.cost.regions import regions
 
@@ -33,19 +33,19 @@ def test_the_published_accounts_follow_from_their_assumptions():
     assert (bloom.mwh, bloom.co2_t) == (pytest.approx(433.2, rel=1e-3), pytest.approx(24.69, rel=1e-3))
 
 
-def test_the_lectures_energy_of_gpt_3():
-    """190 MWh, 85 t: 126 homes in Denmark, and a drive to the Moon and back."""
-    estimate = Comparison()
-    assert estimate.carbon == pytest.approx(0.447, abs=0.001)
-    assert estimate.home == pytest.approx(1508, abs=1)
-    assert estimate.kilogrammes_per_kilometre == pytest.approx(0.1214, abs=1e-4)
-    assert estimate.ways_to_the_moon == pytest.approx(1.82, abs=0.01)
-    assert estimate.watts == pytest.approx(272, abs=1)
-    published = next(one for one in accounts() if "published" in one.run)
+def test_the_lectures_energy_of_gpt_3(capsys):
+    """190 MWh, 85 t: 126 homes in Denmark, and a drive to the Moon and back; by FLOP, peak, power, PUE and carbon."""
+    by_name = {one.run: one for one in accounts()}
+    peak, published = by_name["GPT-3 175B, on V100 at their peak"], by_name["GPT-3 175B, published account"]
+    assert peak.mwh == pytest.approx(3.14e23 / 125e12 / 3600 * 250 * 1.1 / 1e6)
+    assert (peak.mwh, peak.co2_t) == (pytest.approx(190, rel=0.011), pytest.approx(85, rel=0.011))
+    assert equivalents(190, 85).startswith("126 homes in Denmark for a year; 706,000 km")
+    # V100 that reach 24.6 TFLOP/s and take 330 W make the published account seven times as large
     assert published.mwh is not None
-    reached = estimate.flops / (published.gpu_hours * 3600)
-    assert reached == pytest.approx(24.6e12, rel=0.01)
-    assert published.mwh / estimate.mwh == pytest.approx((estimate.peak / reached) * (363 / estimate.watts), rel=0.01)
+    assert published.mwh / peak.mwh == pytest.approx((125 / 24.6) * (330 / 250), rel=0.01)
+    assert run(["list", "accounts"]) == 0
+    out = capsys.readouterr().out
+    assert "191.9 (190)" in out and "ways to the Moon" in out
 
 
 def test_energy_is_power_by_state_times_time():
@@ -88,4 +88,4 @@ def test_tables_are_listed(capsys):
     assert run(["list", "regions"]) == 0
     assert "france_bloom     0.057 kg/kWh" in capsys.readouterr().out
     assert run(["list", "accounts"]) == 0
-    assert "1289 (1287)" in capsys.readouterr().out
+    assert "1,289 (1287)" in capsys.readouterr().out

@@ -12,10 +12,6 @@ from tests.scenarios.importing.expert_configurations import EXPERT_MODELS
 
 ALL = {**MODELS, **EXPERT_MODELS}
 
-WINDOWS = ["sliding_window", "layer_types"]
-NOT_READ = {"gpt_oss_20b": WINDOWS, "gpt_oss_120b": WINDOWS}
-"""Keys that are listed as not read: windows of every other layer, which no scenario has."""
-
 
 @pytest.mark.parametrize("name", ALL)
 def test_parameters_are_those_of_the_checkpoint(name, tmp_path):
@@ -24,7 +20,7 @@ def test_parameters_are_those_of_the_checkpoint(name, tmp_path):
     file.write_text(json.dumps(configuration, indent=2))
     made = imported([str(file)], Options(nodes=1), name, ["training.precision=bf16"])
     assert made.scenario.model.parameters == parameters
-    assert made.unread == ({str(file): NOT_READ[name]} if name in NOT_READ else {})
+    assert made.unread == {}
     # the text means the same scenario
     (tmp_path / "again.yaml").write_text(made.text)
     again = Scenario.load(tmp_path / "again.yaml")

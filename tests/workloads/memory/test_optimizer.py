@@ -2,10 +2,13 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from scenarios import Scenario
 from simulator.errors import ScenarioError
+from simulator.schedule import Collective
 from workloads.memory.optimizer import BY_SHAPE, CHUNK, OPTIMIZERS, optimizer_kernels, state_bytes
 
 DATA = Path(__file__).parents[3] / "../shared/data"
@@ -67,6 +70,52 @@ def test_a_fused_step_reads_and_writes_each_value_once() -> None:
     assert traffic("adam", "bf16", "fp32") == 4 + 3 * 8 + 2
 
 
+def test_lars_and_lamb_read_what_their_norms_need() -> None:
+    # LARS: weight and gradient once more; LAMB: norms of weight and update, the update written and read, the weight
+    assert traffic("lars", "fp32") == traffic("momentum", "fp32") + 4 * 2
+    assert traffic("lamb", "fp32") == traffic("adam", "fp32") + 4 * 5
+    assert state_bytes("lars", "bf16") == state_bytes("momentum", "bf16")
+    assert state_bytes("lamb", "bf16") == state_bytes("adam", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "exchanged"),
+    [
+        ({"dp": 4}, []),
+        ({"dp": 4, "data": {"method": "zero", "stage": 1}}, ["dp"]),
+        ({"dp": 4, "data": {"method": "fsdp"}}, ["dp"]),
+        ({"dp": 2, "tp": 2}, ["tensor norms"]),
+        ({"dp": 2, "pp": 2}, []),
+        ({"dp": 2, "tp": 2, "data": {"method": "zero", "stage": 2}}, ["dp", "tensor norms"]),
+    ],
+    ids=str,
+)
+def test_ranks_with_parts_of_a_tensor_sum_its_norms(parallelism: dict[str, Any], exchanged: list[str]) -> None:
+    """Two norms of 4 bytes for each tensor, over each axis that divides tensors; none where they are whole."""
+
+    def sent(optimizer: str) -> list[tuple[str, float]]:
+        given = {
+            "version": 1,
+            "cluster": {
+                "preset": "uniform",
+                "gpus": 4,
+                "accelerator": "a100_40gb",
+                "bandwidth": "10 GB/s",
+                "latency": "5 us",
+            },
+            "model": {"preset": "gpt2"},
+            "training": {"global_batch_size": 8, "precision": "bf16", "optimizer": optimizer},
+            "parallelism": parallelism,
+        }
+        scenario = Scenario.model_validate(given)
+        ops = scenario.schedule().programs[0].ops
+        return [(op.over, op.nbytes) for op in ops if isinstance(op, Collective) and ".norms of " in op.name]
+
+    tensors = 2 + 12 * 12 + 2  # embeddings; two norms and four products with biases in each block; the last norm
+    assert sent("lamb") == [(axis, 4.0 * tensors) for axis in exchanged for _ in range(2)]
+    assert not sent("adam")
+
+
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if name not in BY_SHAPE])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_traffic_grows_with_states_and_is_never_less_unfused(optimizer: str, precision: str) -> None:
@@ -83,10 +132,8 @@ def test_every_chunk_is_a_launch() -> None:
 def test_unknown_names() -> None:
     with pytest.raises(ScenarioError) as error:
         state_bytes("adamw", "fp32")
-    assert (
-        str(error.value)
-        == 'unknown optimizer "adamw"; there are: adam, adam8bit, adafactor, adafactor_momentum, sgd, muon, momentum'
-    )
+    near = "adam, adam8bit, lamb, adafactor, adafactor_momentum, sgd, lars, muon, momentum"
+    assert str(error.value) == f'unknown optimizer "adamw"; there are: {near}'
     with pytest.raises(ScenarioError, match='unknown precision "fp8"; there are: bf16, fp16, tf32, fp32'):
         optimizer_kernels(1, "sgd", "fp8")
 

@@ -16,6 +16,7 @@ from workloads.parallelism.tensor import sharded, tensor_parallel
 from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.shape import Shape
 from workloads.transformer import transformer
+from workloads.windows import Window
 
 S, H, A, B = 512, 1024, 16, 3
 SERIAL = Shape(4, H, A, A, 4 * H, S, 50304, precision="bf16")
@@ -123,10 +124,10 @@ def test_tiles_that_an_edge_cuts_are_computed_whole(causal: bool, window: int) -
 
 
 def test_model_flops_shrink_as_the_scores_do() -> None:
-    full, windowed = (transformer(replace(SERIAL, attention="flash", attention_window=w)) for w in (0, 128))
+    full, windowed = (transformer(replace(SERIAL, attention="flash", windows=(Window(w),))) for w in (0, 128))
     scores = 4 * B * 4 * S * S * H * 3  # layers x (two products of 2 b s^2 h, and twice that backward)
     assert full.flops(B) - windowed.flops(B) == pytest.approx(scores * (1 - 128 / S) ** 2)
-    assert transformer(replace(SERIAL, attention="flash", attention_window=S)).flops(B) == full.flops(B)
+    assert transformer(replace(SERIAL, attention="flash", windows=(Window(S),))).flops(B) == full.flops(B)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from simulator.kernel import BYTES
 from simulator.schedule import Program
 from workloads.gradients.bucket import Weights
 from workloads.gradients.reduce import updated_stages, weights_by_stage
-from workloads.memory.optimizer import BY_SHAPE, Optimizer, state_bytes
+from workloads.memory.optimizer import BY_SHAPE, BY_TENSOR, Optimizer, state_bytes
 from workloads.model import Model
 
 TO_GPU, TO_HOST = "offload.in", "offload.out"
@@ -94,7 +94,7 @@ def held_by(program: Program, model: Model, optimizer: Optimizer, gradient_dtype
 
     Raises `ScenarioError` if the optimizer has no states that could leave the GPU, or no implementation on the host.
     """
-    if optimizer.name in BY_SHAPE:
+    if optimizer.name in (*BY_SHAPE, *BY_TENSOR):
         raise ScenarioError(f"{optimizer.name} has no update on the host; take adam, or keep its states on the GPU")
     stages = weights_by_stage(program, model) if program.on == "gpu" else {}
     total = sum(weights.trained.parameters for own in stages.values() for weights in own)
