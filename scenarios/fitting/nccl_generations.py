@@ -148,4 +148,5 @@ def laid(shipped: Transport, values: Values) -> Transport:
         for place in parameter.lands:
             table, *key = place.removeprefix(LANDS).split(".")
             changes.setdefault(table, {})[tuple(key)] = values[parameter.name]
-    return replace(shipped, **{table: {**getattr(shipped, table), **own} for table, own in changes.items()})
+    tables: dict[str, Any] = {table: {**getattr(shipped, table), **own} for table, own in changes.items()}
+    return replace(shipped, **tables)

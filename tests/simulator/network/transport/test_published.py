@@ -78,8 +78,8 @@ def test_nvls_gains_with_every_gpu(ranks: int, found: float) -> None:
 
 SLICE = pytest.mark.xfail(
     strict=True,
-    reason="348.9 GB/s predicted, 3.5 to 3.9 % less: a ring of 7 rounds waits for half of one, as out of place among 2, "
-    "4 and 8 H100 (aiconfigurator); these show a quarter of one",
+    reason="348.9 GB/s predicted, 3.5 to 3.9 % less: a ring of 7 rounds waits for half of one, as out of place among "
+    "2, 4 and 8 H100 (aiconfigurator); these show a quarter of one",
 )
 
 
