@@ -100,8 +100,12 @@ class GroupTopology:
         if step.in_switch:
             return round(max(self.link_load(step).crossings, default=1))
         if step.pipelined:
-            streams = {(s, step.lane(place), step.adds(place)) for place, (s, _) in enumerate(step.transfers)}
-            return max(Counter(sender for sender, _, _ in streams).values())
+            streams = {
+                (end, position, step.lane(place), step.adds(place))
+                for place, transfer in enumerate(step.transfers)
+                for end, position in enumerate(transfer)
+            }
+            return max(Counter(stream[:2] for stream in streams).values())
         sends, receives = Counter(s for s, _ in step.transfers), Counter(r for _, r in step.transfers)
         return max(*sends.values(), *receives.values())
 
