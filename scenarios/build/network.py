@@ -39,16 +39,21 @@ def library_of(specification: Specification, cluster: Cluster) -> Transport:
     A benchmark by processes has no handover between the streams of torch.
     """
     section, benchmark = specification.network, specification.collective
+    version = None
     if section.version:
-        from simulator.network.transport.nccl import nccl, tables_of
+        from simulator.network.transport.nccl import tables_of
 
-        found = nccl(tables_of(section.version))
-    else:
-        found = transport(section.transport, cluster)
-    if section.sharp or section.nvls_tree:
+        version = tables_of(section.version)
+    found = transport(section.transport, cluster, version)
+    nvls_tree = section.nvls_tree and found.name == "nccl"
+    if nvls_tree:
+        from simulator.network.transport.nccl import NVLS_VERSION
+
+        nvls_tree = found.version == NVLS_VERSION
+    if section.sharp or nvls_tree:
         from simulator.network.transport.networks.adding import with_networks
 
-        found = with_networks(found, sharp=section.sharp, nvls_tree=section.nvls_tree)
+        found = with_networks(found, sharp=section.sharp, nvls_tree=nvls_tree)
     if section.sockets > 1:
         found = replace(found, tcp_sockets=section.sockets)
     own = benchmark is not None and benchmark.driver == "processes"

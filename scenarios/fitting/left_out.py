@@ -1,17 +1,20 @@
 """Published runs as predicted without their own source: by fits of the parameters to the rows of all other sources.
 
 ``left_out/SOURCE.yaml`` has the values of the fits of GPUs and software stacks without the source, and
-``left_out/SOURCE_nccl.yaml`` is a calibration file of NCCL without it. `clustersim accuracy --refit` writes both.
+``left_out/SOURCE_nccl.yaml`` is a calibration file of NCCL without it. Of a source with several GPUs there are also
+``left_out/SOURCE_nccl_GPU.yaml``, each without that GPU's rows only: the GPU is then as much of a stranger to the fit.
+`clustersim accuracy --refit` writes all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from scenarios.execution import Failure, execute
@@ -30,6 +33,7 @@ from simulator.document.yaml_text import yaml_text
 from simulator.errors import CalibrationError
 from simulator.files import write_text
 from simulator.network.transport.nccl import FITTED
+from simulator.network.transport.nccl import nccl as nccl_transport
 from topologies.catalogue import GPUS
 from workloads.stack import holds
 
@@ -48,15 +52,20 @@ class Refit:
 
     *factors*: by entry of the catalogue, ``package.file:key``, the value of the fit without the source over that of the
     shipped fit. *transport*: the calibration file of NCCL without it, if the source is one of NCCL's.
+    *without_gpu*: the same without one GPU of the source, by GPU, for runs on that GPU.
     """
 
     factors: Mapping[str, float]
     transport: Path | None = None
+    without_gpu: Mapping[str, Path] = field(default_factory=dict)
 
     def applied(self, run: Scenario) -> Scenario:
         """Return *run* with the parameters of these fits in place of the shipped ones."""
-        if self.transport is not None and run.specification.network.transport == "nccl":
-            run = run.changed({"network.transport": str(self.transport)}, "the fit of NCCL without this source")
+        transport = self.transport
+        if self.without_gpu:
+            transport = self.without_gpu.get(run.cluster().accelerator(run.derived.devices[0]).name, transport)
+        if transport is not None and run.specification.network.transport == "nccl":
+            run = run.changed({"network.transport": str(transport)}, "the fit of NCCL without this source")
         if not self.factors:
             return run
 
@@ -84,7 +93,7 @@ class Refit:
 @lru_cache(maxsize=1)
 def refits() -> Mapping[str, Refit]:
     """Return the stored fits without each source, by source."""
-    names = {path.stem.removesuffix("_nccl") for path in FOLDER.glob("*.yaml")}
+    names = {path.stem.partition("_nccl")[0] for path in FOLDER.glob("*.yaml")}
     return {name: _read(name) for name in sorted(names)}
 
 
@@ -101,7 +110,8 @@ def _read(source: str) -> Refit:
             shipped = _shipped(name)["parameters"]
             for parameter, value in parameters.items():
                 factors |= dict.fromkeys(shipped[parameter]["lands"], value / shipped[parameter]["value"])
-    return Refit(factors, transport if transport.exists() else None)
+    without = {path.stem.partition("_nccl_")[2]: path for path in FOLDER.glob(f"{source}_nccl_*.yaml")}
+    return Refit(factors, transport if transport.exists() else None, without)
 
 
 def _shipped(fit: str) -> dict[str, Any]:
@@ -115,12 +125,12 @@ def refit(jobs: int = 1, finished: Callable[[], object] = lambda: None) -> list[
     The rows are those of the shipped fits, from the tables of published runs that come with clustersim. *jobs*
     processes share the fits; *finished* is called after each. Raises `CalibrationError` if one fails.
     """
-    fits = fits_without()
-    outcomes: dict[tuple[str, str], dict[str, float]] = {}
+    fits: list[tuple[str, ...]] = [*fits_without(), *gpus_without()]
+    outcomes: dict[tuple[str, ...], dict[str, float]] = {}
     with closing(execute([(_fitted, one) for one in fits], jobs)) as ended:
         for index, outcome in ended:
             if isinstance(outcome, Failure):
-                raise CalibrationError(f"fit {fits[index][0]} without {fits[index][1]}: {outcome.message}")
+                raise CalibrationError(f"fit {fits[index][0]} without {' '.join(fits[index][1:])}: {outcome.message}")
             outcomes[fits[index]] = outcome
             finished()
     refits.cache_clear()
@@ -132,18 +142,34 @@ def fits_without() -> list[tuple[str, str]]:
     return [(name, source) for name in (*FITS, NCCL) for source in sorted(set(map(source_of_table, _stems(name))))]
 
 
+def gpus_without() -> list[tuple[str, str, str]]:
+    """Return (name of the fit, source, GPU of the source that it leaves out) of each fit of NCCL without one GPU."""
+    of_source: dict[str, set[str]] = {}
+    for stem in _stems(NCCL):
+        gpus = {str(row.groups["machine"]) for row in nccl_tests.rows(_table(stem))} & set(nccl_tests.PRESETS)
+        of_source.setdefault(source_of_table(stem), set()).update(gpus)
+    return [(NCCL, source, gpu) for source, gpus in of_source.items() for gpu in sorted(gpus)]
+
+
 def _stems(fit: str) -> list[str]:
     """Return the stems of the tables to which the shipped *fit* was made."""
     data = read(FITTED).data if fit == NCCL else _shipped(fit)
     return [Path(file).stem for file in data["provenance"]["data"]]
 
 
-def _fitted(job: tuple[str, str]) -> dict[str, float]:
-    """Return the values of the parameters of a fit without a source, (fit, source)."""
-    fit, source = job
+def _fitted(job: tuple[str, ...]) -> dict[str, float]:
+    """Return the values of the parameters of a fit without a source, (fit, source), or without one GPU of it."""
+    fit, source, *gpu = job
     if fit == NCCL:
         rows = [row for stem in _stems(fit) for row in nccl_tests.rows(_table(stem))]
-        return _without(source, nccl_tests.PARAMETERS, rows, {})
+        begin = nccl_tests.values_of(nccl_transport())
+        others = [row for row in rows if source_of_table(str(row.groups["data"])) != source]
+        if gpu:
+            others = [row for row in rows if row.groups["machine"] not in gpu]
+        found: dict[str, float] = {}
+        for parameters, part in nccl_tests.stages(others):
+            found |= _by_rows(parameters, [row.given(found) for row in part], begin)
+        return found
     rows = [row for stem in _stems(fit) for row in gpus.rows_of(_table(stem))]
     shipped = _shipped(fit)["parameters"]
     known = dict.fromkeys((*PARAMETERS, *V100_PARAMETERS, *profiles.PARAMETERS))
@@ -152,21 +178,21 @@ def _fitted(job: tuple[str, str]) -> dict[str, float]:
     return {one.name: float(f"{values[one.name]:.3g}") for one in own if one.lands}
 
 
-def _written(outcomes: Mapping[tuple[str, str], Mapping[str, float]]) -> Iterator[Path]:
+def _written(outcomes: Mapping[tuple[str, ...], Mapping[str, float]]) -> Iterator[Path]:
     """Write the values of the fits of GPUs and stacks of each source that was left out; yield the files."""
-    for source in sorted({source for fit, source in outcomes if fit != NCCL}):
-        fits = {fit: dict(values) for (fit, without), values in outcomes.items() if without == source and fit != NCCL}
+    for source in sorted({source for fit, source, *_ in outcomes if fit != NCCL}):
+        fits = {one[0]: dict(values) for one, values in outcomes.items() if one[1] == source and one[0] != NCCL}
         path = FOLDER / f"{source}.yaml"
         write_text(path, yaml_text({"version": 1, "made": _today(), "fits": fits}))
         yield path
 
 
-def _written_nccl(outcomes: Mapping[tuple[str, str], Mapping[str, float]]) -> Iterator[Path]:
-    """Write a calibration file of NCCL without each source of its fit; yield the files."""
-    for (fit, source), values in outcomes.items():
+def _written_nccl(outcomes: Mapping[tuple[str, ...], Mapping[str, float]]) -> Iterator[Path]:
+    """Write a calibration file of NCCL without each source of its fit, and each GPU of one; yield the files."""
+    for (fit, source, *gpu), values in outcomes.items():
         if fit == NCCL:
-            path = FOLDER / f"{source}_nccl.yaml"
-            provenance = {"made": _today(), "without": source}
+            path = FOLDER / f"{'_'.join([source, NCCL, *gpu])}.yaml"
+            provenance = {"made": _today(), "without": source, **({"gpu": gpu[0]} if gpu else {})}
             entries = nccl.transport_entries(values)
             write_text(path, yaml_text({"version": 1, "library": NCCL, "transport": entries, "provenance": provenance}))
             yield path
@@ -175,25 +201,24 @@ def _written_nccl(outcomes: Mapping[tuple[str, str], Mapping[str, float]]) -> It
 def _without(
     source: str, parameters: Sequence[Parameter], rows: Sequence[Row], begin: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the values of *parameters* by the rows of other sources than *source*; the start where none informs it."""
-    others = [row for row in rows if source_of_table(str(row.groups["data"])) != source]
+    """Return the values of *parameters* by the rows of other sources than *source*."""
+    return _by_rows(parameters, [row for row in rows if source_of_table(str(row.groups["data"])) != source], begin)
+
+
+def _by_rows(parameters: Sequence[Parameter], others: Sequence[Row], begin: Mapping[str, float]) -> dict[str, float]:
+    """Return the values of *parameters* by the rows *others*. Where none informs one, it has the geometric mean of its
+    family, or its start if none informs these either.
+    """
     informed = [one for one in parameters if any(not row.uses or one.name in row.uses for row in others)]
     names = {one.name for one in informed}
     fixed = {one.name: one.start for one in parameters if one.name not in names}
     at = {one.name: begin.get(one.name, one.start) for one in informed}
-    return fixed | least_squares(informed, [_with(row, fixed) for row in others], at).found
-
-
-def _with(row: Row, fixed: Mapping[str, float]) -> Row:
-    """Return *row* with the values *fixed* added to those that it is predicted by."""
-    if not fixed:
-        return row
-    nearby = row.nearby
-    return replace(
-        row,
-        predicted=lambda values: row.at({**fixed, **values}),
-        nearby=nearby and (lambda values, base: nearby({**fixed, **values}, {**fixed, **base})),
-    )
+    found = least_squares(informed, [row.given(fixed) for row in others], at).found
+    for one in parameters:
+        known = [found[other.name] for other in informed if one.family and other.family == one.family]
+        if one.name in fixed and known:
+            fixed[one.name] = geometric_mean(known)
+    return fixed | found
 
 
 def _table(stem: str) -> Path:

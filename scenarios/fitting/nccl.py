@@ -8,22 +8,46 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from scipy.linalg import block_diag
+
 from scenarios.fitting.folds import FOLDS, HeldOut, cross_validated
 from scenarios.fitting.least_squares import Fit, least_squares
-from scenarios.fitting.nccl_tests import LANDS, PARAMETERS, laid, rows
+from scenarios.fitting.nccl_generations import LANDS
+from scenarios.fitting.nccl_tests import laid, rows, stages
+from scenarios.fitting.parameter import Values
 from scenarios.fitting.report import fit_report
+from scenarios.fitting.row import Row
 from simulator.network.transport.nccl import tuning_model
 from simulator.network.transport.parameters import difference
 
 
 def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
     """Return the calibration file of the tables at *paths*, as plain data, and the report of the fit."""
-    fit = least_squares(PARAMETERS, [row for path in paths for row in rows(path)])
+    fit = staged([row for path in paths for row in rows(path)])
     held_out = {
         f"one in {FOLDS} at a time": cross_validated(fit),
         "a sweep at a time": cross_validated(fit, lambda _, row: (row.groups["data"], row.groups["gpus"])),
     }
     return contents(fit, held_out, paths), fit_report(fit, held_out)
+
+
+def staged(rows: Sequence[Row], begin: Values | None = None) -> Fit:
+    """Return the fit of `stages` to *rows*, each with the values of those before; the search starts at *begin*."""
+    fits: list[Fit] = []
+    found: dict[str, float] = {}
+    for parameters, part in stages(rows):
+        start = None if begin is None else {one.name: begin.get(one.name, one.start) for one in parameters}
+        fits.append(least_squares(parameters, [row.given(found) for row in part], start))
+        found |= fits[-1].found
+    parameters = tuple(one for fit in fits for one in fit.parameters)
+    both = [row.given({name: found[name] for name in found}) for fit in fits for row in fit.rows]
+    return Fit(
+        parameters,
+        tuple(both),
+        found,
+        block_diag(*(fit.covariance for fit in fits)),
+        block_diag(*(fit.slopes for fit in fits)),
+    )
 
 
 def contents(fit: Fit, held_out: Mapping[str, HeldOut], paths: Sequence[Path]) -> dict[str, Any]:

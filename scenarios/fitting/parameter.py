@@ -16,7 +16,8 @@ class Parameter:
 
     *meaning* is a sentence for a reader of the fit. *lands*: the places to which the value goes, each
     ``package.file:key``. *spread*: one standard deviation of the logarithm about *start*, known from sources other than
-    the rows (0.1 is a tenth); None if nothing is known.
+    the rows (0.1 is a tenth); None if nothing is known. *family*: parameters that are the same quantity on other
+    machines; where no row informs one of them, the others do.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Parameter:
     meaning: str
     lands: tuple[str, ...] = ()
     spread: float | None = None
+    family: str = ""
 
     def inner(self, value: float) -> float:
         """Return the number that the fit changes: the logarithm of *value*.

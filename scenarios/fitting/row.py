@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, log
 
 from scenarios.fitting.parameter import Values
@@ -38,6 +38,17 @@ class Row:
                 raise CalibrationError(f"{self.name}: predicted {value}, which is no positive number")
             self._known[key] = value
         return self._known[key]
+
+    def given(self, fixed: Values) -> Row:
+        """Return the row with the values *fixed* added to those that it is predicted by."""
+        if not fixed:
+            return self
+        nearby = self.nearby
+        return replace(
+            self,
+            predicted=lambda values: self.at({**fixed, **values}),
+            nearby=nearby and (lambda values, base: nearby({**fixed, **values}, {**fixed, **base})),
+        )
 
     def error(self, values: Values) -> float:
         """Return predicted / measured - 1."""

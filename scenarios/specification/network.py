@@ -73,8 +73,9 @@ class Network(Section):
     sharp: Flag = False
     """Whether InfiniBand switches add (SHARP, of HDR and newer) and NCCL has the plugin for it: all-reduce between
     servers may take sharp, and nvls_sharp on H100 and newer."""
-    nvls_tree: Flag = False
-    """Whether NCCL may take nvls_tree (its NVLSTree, since 2.18): an all-reduce between servers of H100 and newer."""
+    nvls_tree: Flag = True
+    """Whether NCCL may take nvls_tree, as it does by itself since 2.18 (its NVLSTree): an all-reduce between servers of
+    H100 and newer."""
     version: str | None = None
     """Release of NCCL, such as "2.27"; by default the one that knows the GPUs: 2.10 before H100, else 2.30."""
     sockets: Count = 1

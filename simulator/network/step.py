@@ -7,7 +7,7 @@ position in the group. It returns the steps. *nbytes* is the full vector, as ncc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
@@ -99,6 +99,20 @@ class Step:
     def lane(self, transfer: int) -> int:
         """Return the number of the lane of transfer number *transfer*."""
         return transfer // max(1, len(self.transfers) // self.lanes)
+
+    def passes(self) -> list[Step]:
+        """Return the step as one that adds and one that passes on, each with the vector to itself; itself if only one
+        of them has transfers.
+
+        >>> [step.transfers for step in Step(((1, 0), (0, 1)), 1.0, 8, True, reduces=(True, False)).passes()]
+        [((1, 0),), ((0, 1),)]
+        """
+        several = [
+            replace(self, transfers=transfers, reduces=adds)
+            for adds in (True, False)
+            if (transfers := tuple(t for place, t in enumerate(self.transfers) if self.adds(place) is adds))
+        ]
+        return several if len(several) > 1 else [self]
 
     def latency(self, alphas: Sequence[float]) -> float:
         """Return the seconds of latency. *alphas*: the latency of one message, by transfer.

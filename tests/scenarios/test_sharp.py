@@ -77,9 +77,11 @@ def test_sharp_is_chosen_if_the_switches_add_and_is_faster_than_rings_and_trees(
     assert scenario(H100, sharp=True).run().summary()["collective"][0]["algorithm"] == "nvls_sharp"
 
 
-def test_the_library_has_no_other_algorithms_by_default():
-    for cluster in (A100, H100):
-        assert scenario(cluster).run().summary()["collective"][0]["algorithm"] in ("ring", "tree")
+def test_the_library_has_no_other_algorithms_by_default_but_nvls_tree_on_hopper():
+    for cluster, added in ((A100, ()), (H100, ("nvls_tree",))):
+        assert scenario(cluster).run().summary()["collective"][0]["algorithm"] in ("ring", "tree", *added)
+        plain = scenario(cluster, nvls_tree=False).run().summary()
+        assert plain["collective"][0]["algorithm"] in ("ring", "tree")
 
 
 def test_the_latency_of_sharp_hardly_grows_with_the_nodes():

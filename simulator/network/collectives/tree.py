@@ -1,14 +1,17 @@
 """Two binary trees carry half of the vector each. Every rank is a leaf in one tree and an inner vertex in one at most.
 
 Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009. The numbering is
-NCCL's (src/graph/trees.cc). Chunks follow one another through the trees, so latency is paid once along the depth. If
-the transport found rings, each server is a chain in the order of its ring and the trees join the first ranks of the
-chains, as in NCCL. Otherwise the trees join the ranks.
+NCCL's (src/graph/trees.cc). Chunks follow one another through the trees, so latency is paid once along the depth. In an
+all-reduce the first chunks go down while later ones still come up (src/device/all_reduce.h, runTreeSplit), so a link
+that carries the vector once each way is busy for one vector, not two. If the transport found rings, each server is a
+chain in the order of its ring and the trees join the first ranks of the chains, as in NCCL. Otherwise the trees join
+the ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from simulator.network.collectives.ring import pipeline, rotated
@@ -17,8 +20,12 @@ from simulator.network.step import Group, Step, Transfer
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:
     """The sum at every position: up the trees to the first rank of every channel, then down."""
-    roots = [ring[0] for ring in group.channels]
-    return _pass(group, nbytes, roots, up=True) + _pass(group, nbytes, roots, up=False)
+    trees = _forest(group, [ring[0] for ring in group.channels])
+    edges = [(*_upward(tree), *tree) for tree in trees]
+    length = max(map(len, edges), default=0)
+    adds = tuple(place % length < length // 2 for place in range(length * len(edges)))
+    steps = pipeline(tuple(edge for tree in edges for edge in tree), len(edges), nbytes, reduces=False)
+    return [replace(step, reduces=adds) for step in steps]
 
 
 def broadcast(group: Group, nbytes: float, root: int) -> list[Step]:
@@ -57,10 +64,20 @@ def _binary_tree(size: int) -> Iterator[Transfer]:
 
 
 def _pass(group: Group, nbytes: float, roots: Sequence[int], *, up: bool) -> list[Step]:
-    trees = [tree for ring, root in zip(group.channels, roots, strict=True) for tree in _trees(group, ring, root)]
+    trees = _forest(group, roots)
     if up:
-        trees = [[(child, parent) for parent, child in reversed(tree)] for tree in trees]
+        trees = [_upward(tree) for tree in trees]
     return pipeline(tuple(edge for tree in trees for edge in tree), len(trees), nbytes, reduces=up)
+
+
+def _forest(group: Group, roots: Sequence[int]) -> list[list[Transfer]]:
+    """The two trees of each channel, which begin at its root."""
+    return [tree for ring, root in zip(group.channels, roots, strict=True) for tree in _trees(group, ring, root)]
+
+
+def _upward(tree: Sequence[Transfer]) -> list[Transfer]:
+    """The edges (child, parent) of *tree*, children first."""
+    return [(child, parent) for parent, child in reversed(tree)]
 
 
 def _trees(group: Group, ring: Sequence[int], root: int) -> Iterator[list[Transfer]]:

@@ -51,25 +51,32 @@ class Calibration(Section):
     provenance: dict[str, Any] = Field(default_factory=dict)
 
 
-def transport(name: str, cluster: Cluster | None = None) -> Transport:
+def transport(name: str, cluster: Cluster | None = None, version: str | None = None) -> Transport:
     """Return the transport *name*: a library, a calibration file at that path, or a function of the user's if it is
     dotted.
 
-    NCCL is of the version that knows the GPUs of *cluster*. Raises `UnknownName`, or `ScenarioError` with the place of
-    the fault in the file.
+    NCCL is of *version*, or else of the one that knows the GPUs of *cluster*. Raises `UnknownName`, or `ScenarioError`
+    with the place of the fault in the file.
     """
     if is_path(name):
-        return loaded(name, cluster)
-    if name == "nccl" and cluster is not None:
+        return loaded(name, cluster, version)
+    if name == "nccl" and (version is not None or cluster is not None):
         from simulator.network.transport import nccl
 
-        return nccl.nccl(nccl.version_for(link.kind for link in cluster.links.distinct))
+        return nccl.nccl(version or _known(cluster))
     made: Transport = function("simulator.network.transport", name)()
     return made
 
 
-def loaded(path: str | os.PathLike[str], cluster: Cluster | None = None) -> Transport:
-    """Return the transport in the calibration file at *path*; NCCL without a version is that of the GPUs of *cluster*.
+def _known(cluster: Cluster | None) -> str | None:
+    from simulator.network.transport import nccl
+
+    return None if cluster is None else nccl.version_for(link.kind for link in cluster.links.distinct)
+
+
+def loaded(path: str | os.PathLike[str], cluster: Cluster | None = None, version: str | None = None) -> Transport:
+    """Return the transport in the calibration file at *path*. If that does not say the version of NCCL, it is
+    *version*, or else that of the GPUs of *cluster*.
 
     Raises `ScenarioError` with the place of every fault.
     """
@@ -79,17 +86,15 @@ def loaded(path: str | os.PathLike[str], cluster: Cluster | None = None) -> Tran
         raise document.error(("transport",), "is required: this file has no transport for network.transport to take")
     parameters = validated(document, section(), ("transport",))
     try:
-        return overridden(_library(document, calibration, cluster), parameters)
+        return overridden(_library(document, calibration, version, cluster), parameters)
     except Fault as fault:
         raise document.error(("transport", *fault.path), fault.message, fault.hint) from None
 
 
-def _library(document: Document, calibration: Calibration, cluster: Cluster | None) -> Transport:
+def _library(document: Document, calibration: Calibration, given: str | None, cluster: Cluster | None) -> Transport:
     name, version = calibration.library, calibration.library_version
-    if name == "nccl" and version is None and cluster is not None:
-        from simulator.network.transport import nccl
-
-        version = nccl.version_for(link.kind for link in cluster.links.distinct)
+    if name == "nccl" and version is None:
+        version = given or _known(cluster)
     if is_path(name):
         raise document.error(("library",), "must be the name of a library, not another file")
     try:

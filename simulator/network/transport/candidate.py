@@ -56,7 +56,10 @@ def candidates(
 ) -> Iterator[Candidate]:
     """Yield each of *choices* (steps by algorithm) with each protocol that *transport* may use."""
     for algorithm, steps in choices.items():
-        for protocol in transport.usable_protocols(algorithm, topology.properties):
+        protocols = transport.usable_protocols(algorithm, topology.properties)
+        if algorithm == "direct":
+            protocols = transport.sized(protocols, max((step.nbytes for step in steps), default=0.0))
+        for protocol in protocols:
             yield candidate(transport, topology, kind, algorithm, protocol, steps, nbytes)
 
 
@@ -71,6 +74,10 @@ def candidate(
 ) -> Candidate:
     """Return the *steps* of a collective of *nbytes* by *algorithm* and *protocol*, with the costs of *transport*."""
     properties = topology.properties
+    if transport.chains_by_rank and algorithm == "tree" and properties.servers != 2:
+        # NCCL judges a tree by half its bus bandwidth, but for two servers by what they carry inside
+        # (ncclTopoTuneModel)
+        steps = [part for step in steps for part in step.passes()]
     correction = transport.correction(algorithm, protocol, nbytes)
     share = transport.share(kind, algorithm, protocol, properties) * correction
     pipelined = transport.pipeline_share(
@@ -96,14 +103,23 @@ def candidate(
         else:
             latency = step.latency(alphas)
         if step.pipelined and transport.fills:
-            latency += _filling(transport, topology, algorithm, protocol, step, flows[0])
+            # the first chunks go up a tree before any comes down, so each way they have the links to themselves
+            for part in step.passes() if algorithm == "tree" else [step]:
+                flow = topology.flows(transport, part, share, ceiling)[0]
+                latency += _filling(transport, topology, algorithm, protocol, part, flow)
         if kind in GROUPED and transport.fills and not step.continues:
             latency += round_busy * _in_flight(transport, topology, algorithm, protocol, step)
+        if kind == "all_to_all" and (algorithm, protocol) in transport.own_rate:
+            latency += step.nbytes * step.repeat / transport.own_rate[algorithm, protocol]
         return PlacedStep(step, latency, flows, round_busy * step.repeat)
 
     latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)
     return Candidate(
-        algorithm, protocol, tuple(map(placed, steps)), transport.base(algorithm, protocol), latency_factor
+        algorithm,
+        protocol,
+        tuple(map(placed, steps)),
+        transport.base(algorithm, protocol, properties.link),
+        latency_factor,
     )
 
 

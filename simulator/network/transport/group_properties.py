@@ -34,7 +34,7 @@ class GroupProperties:
     ``intel`` or ``amd``. *nic_near*: the route from GPU to NIC passes no host. *switched*: GPUs of a server are joined
     by NVSwitches. *rings*: the number of rings; through a switch the number of NVLinks of a GPU. *nic_pairs*: beside
     each NIC in use there is a GPU where its ring enters and another one where it leaves. *tcp*: whether messages
-    between servers go by TCP.
+    between servers go by TCP. *nic*: kind of the links out of a server.
     """
 
     ranks: int
@@ -47,6 +47,7 @@ class GroupProperties:
     rings: int = 1
     nic_pairs: bool = True
     tcp: bool = False
+    nic: str = ""
 
     @property
     def tree_steps(self) -> float:

@@ -94,13 +94,20 @@ class GroupTopology:
 
         Through a switch: the most copies on its link.
 
-        In a pipeline each lane counts once, however many receivers the data are passed on to.
+        In a pipeline each lane counts once for what is added and once for what is passed on, however many the
+        receivers.
         """
         if step.in_switch:
             return round(max(self.link_load(step).crossings, default=1))
+        if step.pipelined:
+            streams = {
+                (end, position, step.lane(place), step.adds(place))
+                for place, transfer in enumerate(step.transfers)
+                for end, position in enumerate(transfer)
+            }
+            return max(Counter(stream[:2] for stream in streams).values())
         sends, receives = Counter(s for s, _ in step.transfers), Counter(r for _, r in step.transfers)
-        most = max(*sends.values(), *receives.values())
-        return min(most, step.lanes) if step.pipelined else most
+        return max(*sends.values(), *receives.values())
 
     def _flow(self, transport: Transport, on: LinkLoad, share: float, limit: float) -> Flow:
         weights, alone = self._whole(transport, on)

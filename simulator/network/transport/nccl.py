@@ -52,7 +52,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "scatter": ("direct",),
     "all_to_all": ("direct",),
 }
-"""The last three are grouped sends and receives, always by Simple (newer versions send up to 16 KiB by LL). SHARP and
+"""The last three are grouped sends and receives, by Simple, with newer releases up to `LL_MESSAGE` by LL. SHARP and
 NVLSTree come by `networks.adding`. CollNet by chains and PAT are not modelled.
 """
 
@@ -72,9 +72,20 @@ NVLS_LATENCY = 25e-6
 NET_SHARE = 12.0 / 12.5
 """NET_BW: 12 GB/s of a port of 100 Gb/s (topo.h)."""
 
-EFA = {"efa_100": 0.61}
-"""Of a port of Amazon's first Elastic Fabric Adapter: rings of three and four p4d.24xlarge pass 1 GiB at 31.8 and 29.6
-of 50 GB/s (nccl-tests, July 2022: NVIDIA/nccl, issue 527)."""
+LL_MESSAGE = 16384.0
+"""Bytes of a message that goes by LL with newer releases: NCCL_P2P_LL_THRESHOLD (src/enqueue.cc, "2.30")."""
+
+EFA = {"efa_100": 75e-6, "efa_100_v2": 75e-6, "efa_200": 35e-6, "efa_400": 35e-6}
+"""s, the latency that Amazon's plugin reports to NCCL, which adds it to a hop, by Simple twice because of the flush
+(aws/aws-ofi-nccl, src/platform-aws.cpp; ncclTopoTuneModel). InfiniBand reports none."""
+
+UNORDERED = frozenset({"efa_100"})
+"""NICs that do not write lines of 128 B in order, so that the plugin asks for Simple (the same, NCCL_PROTO)."""
+
+EARLY_EFA = {"efa_100": 0.61}
+"""With releases before 2.19, of a port of Amazon's first Elastic Fabric Adapter: rings of three and four p4d.24xlarge
+pass 1 GiB at 31.8 and 29.6 of 50 GB/s (nccl-tests, July 2022: NVIDIA/nccl, issue 527).
+"""
 
 NVLINKS = {"nvlink4": 20.6 / 25, "nvlink5": 40.1 / 50}
 """Shares of the data sheet's bandwidth by the later generations: SM90_NVLINK_BW, SM100_NVLINK_BW (topo.h)."""
@@ -107,6 +118,9 @@ NCCL_LL128_..., NCCL_SIMPLE_...): enqueue.cc, getAlgoInfo; devcomm.h and enqueue
 """
 
 
+NVLS_VERSION = "2.30"
+"""The version of the tables whose releases know NVLS and NVLSTree (since 2.18)."""
+
 SINCE = {"2.5": (2, 0), "2.10": (2, 10), "2.30": (2, 19)}
 """The first release that each version of the tables stands for: hwLatencies of 2.19 are those of "2.30"."""
 
@@ -130,7 +144,8 @@ def version_for(links: Iterable[str]) -> str:
 def nccl(version: str = "2.10") -> Transport:
     """NCCL of *version*. Raises `SimulatorError` for a version without tables."""
     model = tuning_model(version)
-    bare = replace(model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={})
+    own = dict.fromkeys(EFA, 0.0)
+    bare = replace(model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={}, reporting=own)
     ceilings = {key: limit for key, limit in bare.ceilings.items() if key not in NVLS_CEILINGS}
     library = replace(
         bare,
@@ -152,20 +167,23 @@ def tuning_model(version: str) -> Transport:
     """The model by which NCCL of *version* chooses. Raises `SimulatorError` for a version without tables."""
     if version not in VERSIONS:
         raise SimulatorError(f'NCCL has no tables for version "{version}"; there are: {", ".join(VERSIONS)}')
-    tables = VERSIONS[version]
+    tables, early = VERSIONS[version], {} if version == "2.30" else EARLY_EFA
     return Transport(
         "nccl",
         version,
         ALGORITHMS,
         protocols=PROTOCOLS,
-        messages=("Simple",),
+        messages=("LL", "Simple") if version == NVLS_VERSION else ("Simple",),
+        message_bytes={"LL": LL_MESSAGE},
+        unordered_nics=UNORDERED,
+        reporting=EFA,
         base_latency=_base(tables),
         hop_latency=_hop(version, tables),
         wired=WIRED,
         intra_node_penalty={"LL": tables.intra_node_penalty},
         large_message_factor={("ring", "Simple"): tables.large_message_factor},
         large_message_bytes=tables.large_message_bytes,
-        efficiency={NVLINK: tables.nvlink, **NVLINKS, NET: NET_SHARE, **EFA, **XGMI},
+        efficiency={NVLINK: tables.nvlink, **NVLINKS, NET: NET_SHARE, **early, **XGMI},
         attainable=PCIE,
         limits=tables.limits,
         shares={**_shares(tables), **adding.shares(version)},

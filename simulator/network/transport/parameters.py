@@ -16,7 +16,7 @@ from pydantic import create_model
 
 from simulator.document import Amount, Bandwidth, Fault, Flag, Index, Ratio, Section, Time
 from simulator.document.validation import listed, near
-from simulator.network.transport.group_properties import NET, NVLINK, PCI
+from simulator.network.transport.group_properties import NET, NVLINK, PCI, link_class
 from simulator.network.transport.transport import Transport
 from simulator.schedule import COLLECTIVES
 from simulator.units import show
@@ -29,7 +29,11 @@ UNITS: Mapping[str, tuple[Any, str]] = {
     "tcp_latency": (Time, "time"),
     "round_latency": (Time, "time"),
     "base_latency": (Time, "time"),
+    "start_latency": (Time, "time"),
     "hop_latency": (Time, "time"),
+    "reporting": (Time, "time"),
+    "own_rate": (Bandwidth, "bandwidth"),
+    "message_bytes": (Amount, "size"),
     "plateau_bytes": (Amount, "size"),
     "attainable": (Bandwidth, "bandwidth"),
     "limits": (Bandwidth, "bandwidth"),
@@ -109,7 +113,9 @@ def overridden(library: Transport, written: Section) -> Transport:
         if value is None:
             raise Fault(name, "has no value; leave it out, and it is as in the library")
         if name in KEYS:
-            _check_keys(name, value, KEYS[name])
+            # hops inside a server may also be told by the kind of link
+            of_links = [key for key in value if name == "hop_latency" and link_class(key) != NET]
+            _check_keys(name, {key: value[key] for key in value if key not in of_links}, KEYS[name])
         field = FIELDS.get(name, name)
         changes[field] = _merged(name, value, hint, getattr(library, field))
     return replace(library, **changes)

@@ -165,12 +165,13 @@ def group_properties(
     vendor = "amd" if cluster.hosts and "epyc" in cluster.accelerator(cluster.hosts[0]).name.lower() else "intel"
     nic_near = len(nodes) == 1 or _nic_is_near(cluster, devices[nodes[0][0]], devices[nodes[1][0]])
     nic_pairs = len(nodes) == 1 or _nics_have_pairs(cluster, [devices[n] for n in nodes[0]], devices[nodes[1][0]])
-    tcp = len(nodes) > 1 and _by_tcp(cluster, devices[nodes[0][0]], devices[nodes[1][0]])
-    return GroupProperties(len(devices), len(nodes), inside, kind, vendor, nic_near, switched, rings, nic_pairs, tcp)
-
-
-def _by_tcp(cluster: Cluster, source: str, target: str) -> bool:
-    return is_tcp(cluster.links[number] for number in route(cluster, source, target))
+    out = (
+        [cluster.links[n] for n in route(cluster, devices[nodes[0][0]], devices[nodes[1][0]])] if len(nodes) > 1 else []
+    )
+    nic = next((link.kind for link in out if link_class(link.kind) == NET), "")
+    return GroupProperties(
+        len(devices), len(nodes), inside, kind, vendor, nic_near, switched, rings, nic_pairs, is_tcp(out), nic
+    )
 
 
 def _nic_is_near(cluster: Cluster, device: str, elsewhere: str) -> bool:

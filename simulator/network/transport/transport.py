@@ -6,7 +6,7 @@ by a tuning model, which may differ from the times that it takes. That model is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -26,7 +26,9 @@ class Transport:
     Choice. *algorithms*: collective -> the algorithms of ``auto``. *tuning_model*: the model by which the library
     chooses; None: this transport. *messages*: the protocols of single messages and of ``direct`` (empty: all).
     *nvlink_only*: protocols that need NVLink inside a server and NICs near. *far_nics*: kinds of NVLink of GPUs whose
-    rings may use these protocols also where a GPU reaches its NIC through another GPU. *switch_only*: algorithm ->
+    rings may use these protocols also where a GPU reaches its NIC through another GPU. *unordered_nics*: kinds of NIC
+    that may deliver out of order; only *messages* protocols go over them. *message_bytes*: protocol -> the largest
+    message or block of a grouped send that it may carry; the library takes it up to there. *switch_only*: algorithm ->
     kinds of NVLink whose switches it needs. *across_only*: algorithms between servers. *sharp_only*: those that need
     switches of the fabric that add; *sharp*: whether it has them. *chains_by_rank*: whether a chain is judged by
     `chain_estimate`. *reorders*: rings follow the hardware, not the order of ranks. *torus*: chips of a server are
@@ -36,12 +38,14 @@ class Transport:
     *handover*: what torch.distributed adds to that, which hands work from the stream of computations to that of the
     library and back by events; benchmarks of the library with a process for each GPU do not have it. *issue*,
     *issue_channel*: host time to launch a collective on one GPU, and for each of its channels; it counts where one
-    process drives several GPUs. *base_latency*: (algorithm, protocol) -> once for each collective. *hop_latency*: (link
-    class, algorithm, protocol) -> for each message. *wired*: link classes whose figures include the latency of the
-    wire. *overlapped_latency*: whether the slowest hop of a ring overlaps latencies; else they always add.
-    *intra_node_penalty*: protocol -> factor on hops inside a server while other hops go between servers.
-    *large_message_factor*: (algorithm, protocol) -> factor on the latency of an all-reduce across servers from
-    *large_message_bytes* per rank.
+    process drives several GPUs. *base_latency*: (algorithm, protocol) -> once for each collective. *start_latency*:
+    (kind of link in a server, algorithm, protocol) -> the same where measured for GPUs with such links. *hop_latency*:
+    (link class, or kind of link in a server, algorithm, protocol) -> for each message. *reporting*: kind of NIC -> the
+    latency that it reports to the library, 0: that of its links; it adds to a hop, twice by Simple, which flushes.
+    *wired*: link classes whose figures include the latency of the wire. *overlapped_latency*: whether the slowest hop
+    of a ring overlaps latencies; else they always add. *intra_node_penalty*: protocol -> factor on hops inside a server
+    while other hops go between servers. *large_message_factor*: (algorithm, protocol) -> factor on the latency of an
+    all-reduce across servers from *large_message_bytes* per rank.
 
     Chunks of chains and trees. *fills*: whether the time to fill a pipeline with chunks counts. *chunk_bytes*:
     (algorithm, protocol) -> bytes that a channel passes on at once, then what they are halved to while a channel has
@@ -49,7 +53,8 @@ class Transport:
     *net_chunk_bytes*, *net_chunks_for_depth*: the same for a hop between servers, where it differs.
     *round_bytes*: (algorithm, protocol) -> bytes that a channel of a ring passes around before it begins with more.
     *copies*: (algorithm, protocol) -> passes between the user's and the library's buffers, which fill the pipeline like
-    hops. *round_latency*: the same -> seconds for each round of chunks.
+    hops. *round_latency*: the same -> seconds for each round of chunks. *own_rate*: the same -> bytes/s at which all
+    channels copy the block that a rank of an all-to-all sends to itself; 0: as fast as memory, at no cost.
 
     TCP, on links that carry it. *tcp_share*: share of the bandwidth that is payload; 0: as *efficiency* says.
     *tcp_latency*: s for each message between servers beside the others. *tcp_threads*, *tcp_sockets*: threads of a rank
@@ -86,13 +91,16 @@ class Transport:
     issue: float = 0.0
     issue_channel: float = 0.0
     base_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    start_latency: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     hop_latency: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    reporting: Mapping[str, float] = field(default_factory=dict)
     wired: frozenset[str] = frozenset({NVLINK, PCI})
     overlapped_latency: bool = False
     fills: bool = True
     round_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
     round_bytes: Mapping[tuple[str, str], float] = field(default_factory=dict)
     copies: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    own_rate: Mapping[tuple[str, str], float] = field(default_factory=dict)
     chunk_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     chunks_for_depth: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     net_chunk_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
@@ -118,6 +126,8 @@ class Transport:
     corrections: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     nvlink_only: frozenset[str] = frozenset()
     far_nics: frozenset[str] = frozenset()
+    unordered_nics: frozenset[str] = frozenset()
+    message_bytes: Mapping[str, float] = field(default_factory=dict)
     chains_by_rank: bool = False
     switch_only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     across_only: frozenset[str] = frozenset()
@@ -133,11 +143,16 @@ class Transport:
     def usable_protocols(self, algorithm: str, group: GroupProperties) -> list[str]:
         """Return the protocols that *algorithm* may use in *group*; empty if the algorithm cannot be used."""
         if algorithm in self.switch_only or algorithm in self.across_only:
-            return list(self.messages) if self._has_switches(algorithm, group) else []
+            return self._unlimited(self.messages) if self._has_switches(algorithm, group) else []
         names = self.messages if algorithm == "direct" and self.messages else self.protocols
+        if group.nic in self.unordered_nics:
+            return [name for name in self._unlimited(names) if name in self.messages]
         paired = algorithm != "ring" or group.nic_pairs or group.link in self.far_nics
         near = group.inside == NVLINK and group.nic_near and paired
         return [name for name in names if near or name not in self.nvlink_only]
+
+    def _unlimited(self, protocols: Sequence[str]) -> list[str]:
+        return [name for name in protocols if name not in self.message_bytes]
 
     def _has_switches(self, algorithm: str, group: GroupProperties) -> bool:
         """Whether *group* and its fabric have the switches that *algorithm* needs."""
@@ -156,10 +171,24 @@ class Transport:
             ", and network.sharp: true" if algorithm in self.sharp_only else ""
         )
 
-    def base(self, algorithm: str, protocol: str) -> float:
-        """Return the seconds that every collective costs. An algorithm without an entry costs as much as the ring."""
+    def sized(self, protocols: Sequence[str], nbytes: float) -> list[str]:
+        """Return those of *protocols* that carry messages of *nbytes*: those for small ones if there are any for it.
+
+        >>> library = Transport("x", message_bytes={"LL": 16384})
+        >>> library.sized(("LL", "Simple"), 1e3), library.sized(("LL", "Simple"), 1e6)
+        (['LL'], ['Simple'])
+        """
+        small = [name for name in protocols if nbytes <= self.message_bytes.get(name, -1.0)]
+        return small or self._unlimited(protocols)
+
+    def base(self, algorithm: str, protocol: str, link: str = "") -> float:
+        """Return the seconds that every collective costs among GPUs joined by *link*, a kind.
+
+        An algorithm without an entry costs as much as the ring.
+        """
         table = self.base_latency
-        return self.launch + self.handover + table.get((algorithm, protocol), table.get(("ring", protocol), 0.0))
+        known = table.get((algorithm, protocol), table.get(("ring", protocol), 0.0))
+        return self.launch + self.handover + self.start_latency.get((link, algorithm, protocol), known)
 
     def message(self, wire: float, hop: str, algorithm: str, protocol: str, group: GroupProperties) -> float:
         """Return the seconds of latency of one message over links of latency *wire* (s).
@@ -167,7 +196,12 @@ class Transport:
         The wire adds to the library's figure unless that figure includes it.
         """
         table = self.hop_latency
+        measured = table.get((group.link, algorithm, protocol)) if hop == group.inside else None
+        if measured is not None:
+            return measured
         added = table.get((hop, algorithm, protocol), table.get((hop, "ring", protocol), 0.0))
+        if hop == NET and group.nic in self.reporting:
+            return added + (self.reporting[group.nic] or wire) * (2 if protocol == "Simple" else 1)
         if hop == NET and group.tcp:
             wire, added = 0.0 if self.blind else wire, added + self.tcp_latency
         if hop != NET and group.servers > 1:

@@ -8,7 +8,7 @@ import pytest
 
 from scenarios.fitting import left_out
 from scenarios.fitting.constants import fitted_to
-from scenarios.fitting.left_out import Refit, fits_without, refit_of, refits
+from scenarios.fitting.left_out import Refit, fits_without, gpus_without, refit_of, refits
 from scenarios.fitting.nccl import transport_entries
 from scenarios.fitting.parameter import Parameter
 from scenarios.fitting.row import Row
@@ -75,6 +75,39 @@ def test_a_fit_of_nccl_is_taken_by_the_version_that_knows_the_gpus(tmp_path: Pat
         assert 0 < abs(after["time_s"] / before["time_s"] - 1) < 0.3
 
 
+def test_a_run_takes_the_fit_of_nccl_without_its_own_gpu(tmp_path: Path) -> None:
+    values = {"launch": 1e-6}
+    for name, factor in (("all", 1), ("b200", 10)):
+        launch = f"{factor * values['launch'] * 1e6} us"
+        (tmp_path / f"{name}.yaml").write_text(
+            yaml_text({"version": 1, "library": "nccl", "transport": {"launch": launch}})
+        )
+    refit = Refit({}, tmp_path / "all.yaml", {"b200": tmp_path / "b200.yaml"})
+    times = {}
+    for preset in ("dgx_b200", "dgx_h100"):
+        run = Scenario.model_validate(
+            {
+                "version": 1,
+                "cluster": {"preset": preset},
+                "collective": {"kind": "all_gather", "size": "1 KiB"},
+                "network": {"version": "2.27"},
+            }
+        )
+        with_all = Refit({}, tmp_path / "all.yaml").applied(run)
+        (one,), (other,) = (each.run().summary()["collective"] for each in (with_all, refit.applied(run)))
+        times[preset] = other["time_s"] - one["time_s"]
+    assert times == pytest.approx({"dgx_b200": 9e-6, "dgx_h100": 0.0}, abs=1e-9)
+
+
+def test_a_parameter_that_no_row_informs_has_the_mean_of_its_family() -> None:
+    def row(name: str, measured: float) -> Row:
+        return Row("a", measured, lambda values: values[name], {"data": "a"}, frozenset({name}))
+
+    parameters = [Parameter(name, 1.0, 0.1, 100.0, "", "", family="hop") for name in ("x", "y", "z")]
+    found = left_out._by_rows(parameters, [row("x", 2.0), row("y", 8.0)], {})
+    assert found == pytest.approx({"x": 2.0, "y": 8.0, "z": 4.0}, rel=1e-3)
+
+
 def test_a_parameter_that_no_other_source_informs_has_its_start() -> None:
     """Two parameters, one measured by both sources and one by one of them only: means of what is left."""
 
@@ -94,7 +127,7 @@ def test_refit_writes_what_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     """With fits that give the shipped values all factors are 1, but for one parameter that doubles."""
     from scenarios.fitting.nccl_tests import PARAMETERS
 
-    def fitted(job: tuple[str, str]) -> dict[str, float]:
+    def fitted(job: tuple[str, ...]) -> dict[str, float]:
         if job[0] == left_out.NCCL:
             return {one.name: one.start for one in PARAMETERS}
         shipped = read(Path(left_out.__file__).with_name(f"{job[0]}.yaml")).data["parameters"]
@@ -108,11 +141,15 @@ def test_refit_writes_what_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     ended: list[None] = []
     paths = left_out.refit(1, lambda: ended.append(None))
     try:
-        assert len(ended) == len(fits_without()) == 10
+        assert len(ended) == len(fits_without()) + len(gpus_without()) == 11 + 3
         assert sorted(paths) == sorted(tmp_path.iterdir())
         assert set(refits()) == fitted_to()
         far = {place: factor for place, factor in refits()["vtrain"].factors.items() if abs(factor - 1) > 1e-9}
         assert far == pytest.approx({f"topologies.gpus.a100_{size}gb:memory_efficiency": 2.0 for size in (40, 80)})
         assert refits()["vtrain"].transport == tmp_path / "vtrain_nccl.yaml"
+        assert not refits()["vtrain"].without_gpu
+        path = tmp_path / "aiconfigurator_nccl_b200.yaml"
+        assert refits()["aiconfigurator"].without_gpu["b200"] == path
+        assert read(path).data["provenance"]["gpu"] == "b200"
     finally:
         refits.cache_clear()

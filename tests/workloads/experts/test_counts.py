@@ -40,8 +40,8 @@ ROUNDED = {  # billions as papers print them: (all, active)
     "qwen3_235b_a22b": (235.1, 22.2),  # model card: 235B, 22B
     "deepseek_v2": (235.7, 21.4),  # arXiv:2405.04434: 236B, 21B
     "deepseek_v3": (671.0, 37.6),  # arXiv:2412.19437: 671B, 37B
-    "qwen3_coder_480b": (480.2, 35.4),  # model card: 480B, 35B
-    "minimax_m2": (228.7, 9.8),  # model card: 230B, 10B
+    "qwen3_coder_480b": (480.2, 35.5),  # model card: 480B, 35B
+    "minimax_m2": (228.7, 11.0),  # model card: 230B, 10B without the embedding of 1.2B
     "kimi_k2": (1026.4, 32.9),  # arXiv:2507.20534, table 2: 1.04T, 32.6B
     "grok_1": (315.7, 83.8),  # 314B, "25 % of the weights active"
     "glm4_5": (352.8, 33.6),  # arXiv:2508.06471, table 1: 355B, 32B
