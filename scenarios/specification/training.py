@@ -134,6 +134,8 @@ class Training(Section):
     @property
     def saved(self) -> Saved:
         """What activation functions and experts keep."""
+        from workloads.saved_tensors.activation import Saved
+
         own = self.activation_function.saved if self.activation_function is not None else Saved()
         again = own.recompute or "swiglu" in (self.recompute_options.operators or ())
         return replace(own, recompute=again, experts_fp8=self.saved_precision == "fp8")
