@@ -6,7 +6,7 @@ Workloads describe computation by kernels, accelerators price them; neither impo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal
 
@@ -139,25 +139,6 @@ def memory_bound(
 ) -> Kernel:
     """Return an elementwise, normalising or copying kernel: *nbytes* are read and written, arithmetic is hidden."""
     return Kernel(0.0, nbytes, None, precision, None, launches, operators=operators, operation=operation)
-
-
-def in_pieces(kernel: Kernel, pieces: int) -> Kernel:
-    """Return the product *kernel* in as many *pieces* along m, or fewer if it has fewer rows; others stay as they are.
-
-    Each piece has whole tiles and reads the other operand again. Pieces alternate between streams (Transformer Engine,
-    common/comm_gemm_overlap; PyTorch, distributed/_symmetric_memory), so that their tiles are one sequence of waves.
-
-    >>> in_pieces(matmul(6, 4, 8), 2).shape, in_pieces(memory_bound(8.0), 2).nbytes
-    ((2, 3, 4, 8), 8.0)
-    """
-    if kernel.shape is None or kernel.attention or kernel.rows or kernel.depths or kernel.seconds is not None:
-        return kernel
-    batch, m, n, k = kernel.shape
-    count = min(pieces, m)
-    if count == 1:
-        return kernel
-    again = (count - 1) * batch * n * k * OPERAND_BYTES[kernel.precision]
-    return replace(kernel, nbytes=kernel.nbytes + again, shape=(batch * count, ceil(m / count), n, k))
 
 
 def measured(seconds: float, flops: float = 0.0, operation: Operation = MEASURED) -> Kernel:

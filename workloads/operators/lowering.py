@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from simulator.errors import ScheduleError
-from simulator.kernel import Kernel, in_pieces
+from simulator.kernel import Kernel
 from simulator.schedule import Collective, Compute, Op
 from simulator.schedule.order import Action
 from workloads.model import Layer
@@ -25,15 +25,11 @@ class Overlap:
     *share*: the part of them, 0 to 1, that runs beside it, both in pieces, as with Transformer Engine's user buffers.
     They begin together, and the next computation waits for both. *asynchronous*: if *share* is 0, the backward pass of
     a product cut by columns sums the gradient of its input, and gathers its input again, beside its own products
-    (Megatron-LM, tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication). *pieces*: a product and
-    an exchange that overlap are divided into so many, one for each rank (Wang et al. 2023, ASPLOS, "Overlap
-    Communication with Dependent Computation via Decomposition"; PyTorch, distributed/_symmetric_memory). The results of
-    the last piece are exchanged when nothing is left to compute.
+    (Megatron-LM, tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication).
     """
 
     share: float = 0.0
     asynchronous: bool = False
-    pieces: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
@@ -93,16 +89,12 @@ class _Builder:
         self._block(self._blocking_part(exchange) for exchange in segment.before)
         if segment.within:
             self._synchronise()
-        shown = tuple(self._piece(exchange) for exchange in segment.after)
-        hidden = tuple(exchange.times(1.0 - share) for exchange, share in zip(segment.after, shown, strict=True))
-        beside = [*segment.within, *map(self._hidden_part, segment.before + hidden)]
+        beside = [*segment.within, *map(self._hidden_part, segment.before + segment.after)]
         if any(exchange.nbytes for exchange in beside):
-            self._overlap(self._decomposed(segment), beside)
+            self._overlap(segment.kernels, beside)
         else:
             self.kernels += segment.kernels
-        last = tuple(exchange.times(share) for exchange, share in zip(segment.after, shown, strict=True))
-        self._block(map(self._blocking_part, hidden))
-        self._block(last)
+        self._block(self._blocking_part(exchange) for exchange in segment.after)
 
     def add_pair(self, inputs: Segment, weights: Segment) -> None:
         """Add the gradients of a product's input and weights; the exchanges of each run beside the other.
@@ -135,20 +127,6 @@ class _Builder:
 
     def _hidden_part(self, exchange: Exchange) -> Exchange:
         return exchange.times(self._share(exchange))
-
-    def _piece(self, exchange: Exchange) -> float:
-        """The share of *exchange*, of what a product makes, that is left when the product ends."""
-        pieces = self.overlap[exchange.over].pieces if self._share(exchange) else 1
-        return 1.0 / pieces if pieces > 1 else 0.0
-
-    def _decomposed(self, segment: Segment) -> tuple[Kernel, ...]:
-        """The kernels of *segment*, with its products in pieces along their rows.
-
-        The product of a weight gradient stays whole: its rows are no tokens, and it waits for the whole gather.
-        """
-        exchanges = segment.after if self.action.phase == "B" else segment.before + segment.after
-        pieces = max((self.overlap[one.over].pieces for one in exchanges if self._share(one)), default=1)
-        return tuple(in_pieces(kernel, pieces) for kernel in segment.kernels)
 
     def _share(self, exchange: Exchange) -> float:
         return self.overlap.get(exchange.over, NO_OVERLAP).share if exchange.divisible else 0.0

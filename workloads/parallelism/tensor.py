@@ -203,7 +203,7 @@ class Tensor(Parallelism):
             beside = Overlap(asynchronous="all_reduce" in self._overlapped)
             return {side.over: beside for side in (self.grid.columns, self.grid.features)}
         share = 0.0 if isinstance(self.tp_overlap, list) else float(self.tp_overlap)
-        return {TENSOR: Overlap(share, software.async_tensor, pieces=self.ranks)}
+        return {TENSOR: Overlap(share, software.async_tensor)}
 
     def facts(self) -> Mapping[str, Any]:
         """The sides of the grid."""

@@ -3,11 +3,11 @@
 import pytest
 
 from simulator.errors import ScheduleError
-from simulator.kernel import matmul, measured
+from simulator.kernel import measured
 from simulator.schedule import Collective, Compute
 from simulator.schedule.order import Action
 from workloads.operators.layer import OperatorLayer
-from workloads.operators.lowering import Overlap, lowered, lowered_segments
+from workloads.operators.lowering import Overlap, lowered
 from workloads.operators.operator import Operator
 from workloads.operators.segment import SHIFT, Exchange, Segment
 from workloads.operators.shift import ShiftRecv, ShiftSend
@@ -139,15 +139,3 @@ def test_overlap_is_that_of_the_axis():
     assert shown(ops(Segment(kernels(1.0), after=(SUM,)), cp=Overlap(0.5))) == shown(
         ops(Segment(kernels(1.0), after=(SUM,)))
     )
-
-
-def test_a_product_in_pieces_exchanges_its_last_piece_alone() -> None:
-    """One in four pieces of the reduce-scatter is left when the product ends; the product has whole tiles by piece."""
-    product = matmul(512, 256, 64, precision="bf16")
-    segment = Segment((product,), after=(Exchange("reduce_scatter", 400.0, "tp", divisible=True),))
-    ops = lowered_segments(Action("F", 0, 0), "layer", [segment], {"tp": Overlap(1.0, pieces=4)})
-    exchanged = [(op.stream, op.nbytes) for op in ops if isinstance(op, Collective)]
-    assert exchanged == [("tp", 300.0), ("compute", 100.0)]
-    [kernel] = [kernel for op in ops if isinstance(op, Compute) for kernel in op.kernels]
-    assert kernel.shape == (4, 128, 256, 64)
-    assert kernel.flops == product.flops
