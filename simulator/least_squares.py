@@ -59,10 +59,13 @@ class RobustProblem:
     def minimum(self, start: Array, tolerance: float, smallest_step: float, evaluations: int) -> Array:
         """Return the point of least loss that is found from *start*.
 
+        The first search takes all rows for sound, by the scale of the largest residual: which ones are outliers must
+        not depend on where it starts.
         The search ends when a step lowers the loss by less than the share *tolerance* or is shorter than
         *smallest_step*, or after so many *evaluations* of the residuals.
         """
-        at, scale = start, self.scale(self.residuals(start))
+        at = self._minimum_at(np.max(np.abs(self.residuals(start))), start, tolerance, smallest_step, evaluations)
+        scale = self.scale(self.residuals(at))
         for number in range(ROUNDS):
             at = self._minimum_at(scale, at, tolerance, smallest_step, evaluations)
             estimate = self.scale(self.residuals(at))

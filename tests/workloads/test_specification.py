@@ -120,11 +120,11 @@ def test_an_unknown_model_is_answered_with_the_nearest_first() -> None:
 
 
 def test_software_stacks() -> None:
-    asynchronous = {"megatron", "megatron_2023", "megatron_core", "nanotron", "hai_llm"}
+    asynchronous = {"megatron", "megatron_2023", "megatron_core", "nanotron", "hai_llm", "megatron_core_2025"}
     asynchronous |= {"megascale", "megascale_overlap", "megascale_pp_overlap", "xla"}
     fused = {*asynchronous, "megatron_2021", "megatron_deepspeed", "megatron_deepspeed_2021"}
     fused |= {"ddp_compile", "fsdp_compile", "alpa", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
-    fused |= {"internlm", "megatron_early_2021", "torchtune", "deepspeed"}
+    fused |= {"internlm", "megatron_early_2021", "torchtune", "deepspeed", "megatron_core_2025"}
     stacks = {name: software(name) for name in (*names("workloads.software"), *aliases())}
     unfused = {
         "ddp",
@@ -135,6 +135,8 @@ def test_software_stacks() -> None:
         "llm_foundry",
         "llm_foundry_2023",
         "aa_scaling_torch",
+        "huggingface",
+        "huggingface_deepspeed",
     }
     assert set(stacks) == {"ideal", *unfused, *fused}
     assert stacks["ideal"].launch_seconds == 0.0

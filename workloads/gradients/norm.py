@@ -68,7 +68,7 @@ def tensor_norms(program: Program, tensors: Mapping[int, int], over: str) -> Pro
     updates = updated_stages(program)
 
     def change(op: Op) -> Iterator[Op]:
-        if isinstance(op, Compute) and op.name in updates and any(one.operation == NORMS for one in op.kernels):
+        if op.name in updates and _has_tensor_norms(op):
             nbytes = NORM_BYTES * sum(tensors.get(stage, 0) for stage in updates[op.name])
             for of in ("weights", "updates") if nbytes else ():
                 name = f"{op.name}.norms of {of}{'' if over == REPLICAS else f' over {over}'}"
@@ -80,13 +80,19 @@ def tensor_norms(program: Program, tensors: Mapping[int, int], over: str) -> Pro
     return program.map_ops(change)
 
 
+def _has_tensor_norms(op: Op) -> bool:
+    return isinstance(op, Compute) and any(kernel.operation == NORMS for kernel in op.kernels)
+
+
 def split_tensor_norms(schedule: Schedule, model: Model, axes: Sequence[str]) -> Schedule:
     """Return *schedule* with the norms of tensors summed over the *axes* that divide them, as tensor parallelism does.
 
     *model* has its layers as one rank holds them. All tensors of a rank are counted, those that are whole too.
     """
-    axis = schedule.mesh.joint(*axes) if axes else None
-    if axis is None or all(len(group) == 1 for group in axis.groups):
+    if not axes or not any(map(_has_tensor_norms, (op for program in schedule.programs for op in program.distinct()))):
+        return schedule
+    axis = schedule.mesh.joint(*axes)
+    if all(len(group) == 1 for group in axis.groups):
         return schedule
 
     def change(program: Program) -> Program:

