@@ -25,6 +25,9 @@ ROUNDS, UNDAMPED = 30, 5
 """Estimates of the scale at most; two to four are usual. After *UNDAMPED* of them the scale is the geometric mean of
 the last two estimates, because estimates may alternate."""
 
+CLEARLY = 0.9
+"""A loss below this share of another one is another minimum, no other end of the same search."""
+
 SCALE_TOLERANCE = 1e-3
 """A relative change of the scale that no longer matters: n rows determine it to about 1 / sqrt(n)."""
 
@@ -59,13 +62,20 @@ class RobustProblem:
     def minimum(self, start: Array, tolerance: float, smallest_step: float, evaluations: int) -> Array:
         """Return the point of least loss that is found from *start*.
 
-        The first search takes all rows for sound, by the scale of the largest residual: which ones are outliers must
-        not depend on where it starts.
-        The search ends when a step lowers the loss by less than the share *tolerance* or is shorter than
-        *smallest_step*, or after so many *evaluations* of the residuals.
+        It is searched for once more from the least squares of all rows, and taken if its loss is clearly lower: which
+        rows are outliers must not depend on *start*. A search ends when a step lowers the loss by less than the share
+        *tolerance* or is shorter than *smallest_step*, or after so many *evaluations* of the residuals.
         """
-        at = self._minimum_at(np.max(np.abs(self.residuals(start))), start, tolerance, smallest_step, evaluations)
-        scale = self.scale(self.residuals(at))
+        largest = float(np.max(np.abs(self.residuals(start))))
+        plain = self._minimum_at(largest, start, tolerance, smallest_step, evaluations)
+        found = [self._found_from(one, tolerance, smallest_step, evaluations) for one in (start, plain)]
+        scale = max(self.scale(self.residuals(at)) for at in found)
+        first, second = (self._robust(scale, at) for at in found)
+        return found[second < CLEARLY * first]
+
+    def _found_from(self, start: Array, tolerance: float, smallest_step: float, evaluations: int) -> Array:
+        """Return the point of least loss that is found from *start*, with the scale of its own residuals."""
+        at, scale = start, self.scale(self.residuals(start))
         for number in range(ROUNDS):
             at = self._minimum_at(scale, at, tolerance, smallest_step, evaluations)
             estimate = self.scale(self.residuals(at))
@@ -73,6 +83,16 @@ class RobustProblem:
                 break
             scale = estimate if number < UNDAMPED else sqrt(scale * estimate)
         return at
+
+    def _robust(self, scale: float, at: Array) -> float:
+        """Return the loss at the point *at* and a fixed *scale*."""
+        return float(np.sum(self._loss(self._parts(scale, at) ** 2)[0]))
+
+    def _parts(self, scale: float, at: Array) -> Array:
+        """Return the residuals of the rows at *at* over Huber's bound, and of what is known (n + k)."""
+        bound = self.huber * scale
+        precision = self.precision / (self.huber if self.relative else bound)
+        return np.concatenate([self.residuals(at) / bound, precision * (at - self.expected)])
 
     def _minimum_at(
         self, scale: float, start: Array, tolerance: float, smallest_step: float, evaluations: int
@@ -84,8 +104,7 @@ class RobustProblem:
         precision = self.precision / (self.huber if self.relative else bound)
 
         def residuals(step: Array) -> Array:
-            at = start + step
-            return np.concatenate([self.residuals(at) / bound, precision * (at - self.expected)])
+            return self._parts(scale, start + step)
 
         def slopes(step: Array) -> Array:
             return np.concatenate([self.slopes(start + step) / bound, np.diag(precision)])

@@ -140,7 +140,13 @@ def test_software_stacks() -> None:
     }
     assert set(stacks) == {"ideal", *unfused, *fused}
     assert stacks["ideal"].launch_seconds == 0.0
-    assert {name for name, stack in stacks.items() if stack.fused} == {"ideal", "ddp_sdpa", *fused}
+    assert {name for name, stack in stacks.items() if stack.fused} == {
+        "ideal",
+        "ddp_sdpa",
+        "huggingface",
+        "huggingface_deepspeed",
+        *fused,
+    }
     assert {name for name, stack in stacks.items() if stack.slice_seconds} == {"megatron_deepspeed_2021"}
     assert {name for name, stack in stacks.items() if stack.async_tensor} == {"ideal", *asynchronous}
     assert all(1e-6 <= stack.launch_seconds <= 1e-4 for name, stack in stacks.items() if name not in ("ideal", "xla"))
