@@ -32,10 +32,15 @@ def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
 
 
 def staged(rows: Sequence[Row], begin: Values | None = None) -> Fit:
-    """Return the fit of `stages` to *rows*, each with the values of those before; the search starts at *begin*."""
+    """Return the fit of `stages` to *rows*, each with the values of those before; the search starts at *begin*.
+
+    A stage without rows, such as that of GPUs that were not measured, keeps its values. Raises `CalibrationError`
+    without any rows.
+    """
     fits: list[Fit] = []
     found: dict[str, float] = {}
-    for parameters, part in stages(rows):
+    several = stages(rows)
+    for parameters, part in [one for one in several if one[1]] or several[:1]:
         start = None if begin is None else {one.name: begin.get(one.name, one.start) for one in parameters}
         fits.append(least_squares(parameters, [row.given(found) for row in part], start))
         found |= fits[-1].found

@@ -142,9 +142,9 @@ def used(link: str, algorithm: str, protocol: str) -> frozenset[str]:
 
 
 def laid(shipped: Transport, values: Values) -> Transport:
-    """Return *shipped* with the *values* of all generations."""
+    """Return *shipped* with the *values* of generations; those without a value stay."""
     changes: dict[str, Any] = {}
-    for parameter in PARAMETERS:
+    for parameter in (one for one in PARAMETERS if one.name in values):
         for place in parameter.lands:
             table, *key = place.removeprefix(LANDS).split(".")
             changes.setdefault(table, {})[tuple(key)] = values[parameter.name]

@@ -225,6 +225,8 @@ def library(version: str, values: Values) -> Transport:
 def laid(shipped: Transport, values: Values) -> Transport:
     """Return *shipped* with the fit's *values*."""
     shipped = nccl_generations.laid(shipped, values)
+    if "own_rate" in values:
+        shipped = replace(shipped, own_rate={**shipped.own_rate, ("direct", "Simple"): values["own_rate"]})
     return replace(
         shipped,
         launch=values["launch"],
@@ -232,7 +234,6 @@ def laid(shipped: Transport, values: Values) -> Transport:
         issue=values["issue"],
         issue_channel=values["issue_channel"],
         base_latency={**shipped.base_latency, NVLS: values["nvls_base"]},
-        own_rate={**shipped.own_rate, ("direct", "Simple"): values["own_rate"]},
         round_latency={**shipped.round_latency, NVLS: values["nvls_round"]},
         efficiency={**shipped.efficiency, NVLINK: values["nvlink_share"], NET: values["net_share"]},
         limits={**shipped.limits, "nvlink3": values["ampere_channels"]},

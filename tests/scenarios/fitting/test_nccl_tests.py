@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scenarios.command import run
 from scenarios.fitting.fit import fit
 from scenarios.fitting.least_squares import HUBER
 from scenarios.fitting.nccl_tests import PARAMETERS, predicted, rows, stages, values_of
 from scenarios.fitting.row import Row
 from simulator.errors import CalibrationError
 from simulator.least_squares import NORMAL_MAD
+from simulator.network.transport.calibration import loaded
 from simulator.network.transport.nccl import nccl
 
 PUBLISHED = Path(__file__).parents[3] / "scenarios/published"
@@ -85,3 +87,15 @@ def test_a_table_of_something_else_is_told(tmp_path: Path) -> None:
         match=r"layers\.csv: is no table that can be fitted; a table of all-reduces has the columns gpu",
     ):
         fit([path], tmp_path / "out.yaml")
+
+
+def test_a_table_of_one_machine_is_fitted_without_what_only_others_tell(tmp_path: Path) -> None:
+    """A user's own table has no rows for the stage of Hopper and Blackwell."""
+    header, *lines = (PUBLISHED / "nccl_allreduce_one_node.csv").read_text().splitlines()
+    gpu = header.split(",").index("gpu")
+    own = [line for line in lines if line.split(",")[gpu] == "A100"]
+    (tmp_path / "a100.csv").write_text("\n".join([header, *own]) + "\n")
+    made = tmp_path / "nccl.yaml"
+    assert run(["calibrate", "--from", str(tmp_path / "a100.csv"), "-o", str(made)]) == 0
+    assert loaded(made).handover == pytest.approx(22e-6, rel=0.1)
+    assert "hopper" not in made.read_text()
