@@ -1,6 +1,6 @@
 """The command line, as ``clustersim`` is."""
 
-from scenarios.command import main
+from scenarios.commands.command_line import main
 
 if __name__ == "__main__":
     main()

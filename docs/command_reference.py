@@ -11,8 +11,7 @@ from typing import Any
 
 import typer
 
-from scenarios.application import app
-from scenarios.commands import register
+from scenarios.commands.application import app, register
 
 TITLE = """\
 # Command reference

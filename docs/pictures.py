@@ -16,9 +16,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from scenarios import Scenario
-from scenarios.command import run
-from simulator.analysis.plot import CHARTS
-from simulator.analysis.plot.canvas import save, style
+from scenarios.commands.command_line import run
+from simulator.charts.canvas import save, style
+from simulator.charts.figures import CHARTS
 
 DOCS = Path(__file__).parent
 JOBS = "2"

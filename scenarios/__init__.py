@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scenarios.results.result import Result
+    from scenarios.run.sweep import Sweep
     from scenarios.scenario import Scenario
-    from scenarios.sweep.result import Sweep
     from workloads.memory.chains.chain import Chain
-    from workloads.memory.chains.optimal import optimal
+    from workloads.memory.chains.optimal_checkpointing import optimal
 
 __all__ = ["Chain", "Result", "Scenario", "Sweep", "optimal"]
 
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
 
         return Result
     if name == "Sweep":
-        from scenarios.sweep.result import Sweep
+        from scenarios.run.sweep import Sweep
 
         return Sweep
     if name == "Chain":
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
 
         return Chain
     if name == "optimal":
-        from workloads.memory.chains.optimal import optimal
+        from workloads.memory.chains.optimal_checkpointing import optimal
 
         return optimal
     raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -12,14 +12,14 @@ from typing import Any
 
 from scenarios import defaults
 from scenarios.build.built import BuiltScenario
-from scenarios.build.names import model_title
-from scenarios.cost.energy import SECONDS_PER_DAY
-from scenarios.results.memory_need import MemoryNeed, of_capacity
-from scenarios.results.utilisation import Utilisation, utilisation
-from simulator.analysis import text
-from simulator.analysis.text import figure
-from simulator.errors import ScenarioError, SimulatorError
-from simulator.units import show, show_long
+from scenarios.build.description import model_title
+from scenarios.build.memory_need import MemoryNeed, of_capacity
+from scenarios.cost.cost import SECONDS_PER_DAY
+from scenarios.results.efficiency import Utilisation, utilisation
+from simulator.reading import plain_text
+from simulator.reading.errors import ScenarioError, SimulatorError
+from simulator.reading.plain_text import figure
+from simulator.reading.units import show, show_long
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
 """Of tensors, as a result has them."""
@@ -178,7 +178,7 @@ def memory_text(found: Sequence[LayoutMemory], on: Machine) -> str:
         ]
         for one in found
     ]
-    lines = [head, "", text.table(rows, titles, "lllrrrrrrrl")]
+    lines = [head, "", plain_text.table(rows, titles, "lllrrrrrrrl")]
     if len(found) > 1:
         lines += ["", "* what clustersim run takes by default. recompute: the least with which the layout fits."]
     lines += ["reserved: CUDA's context, buffers of the communication library, gaps of the allocator."]
@@ -239,7 +239,7 @@ class LoggedStep:
             rows.append(["training", show_long(self.days * SECONDS_PER_DAY), f"{figure(self.steps)} steps, {hours}"])
         on, step = _counted(numbers.gpus, "GPU"), show(numbers.seconds, "time")
         head = f"{model_title(self.scenario)} on {on}, a step of {step}"
-        lines = [head, "", text.table(rows, align="lrl")]
+        lines = [head, "", plain_text.table(rows, align="lrl")]
         if (told["hfu"] or 0.0) > 1:
             lines += ["", "above 100 %: check the step's time, the batch, the number of GPUs and the precision"]
         return "\n".join(lines)

@@ -16,8 +16,8 @@ from scenarios.build.built import BuiltScenario
 
 if TYPE_CHECKING:
     from scenarios.results.result import Result
-    from scenarios.running import Watch
-    from scenarios.sweep.result import Sweep
+    from scenarios.run.running import Watch
+    from scenarios.run.sweep import Sweep
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +52,7 @@ class Scenario(BuiltScenario):
 
         Raises `DeadlockError` with the circle of waiting ops.
         """
-        from scenarios import running
+        from scenarios.run import running
 
         return running.run(self, watch)
 
@@ -69,9 +69,8 @@ class Scenario(BuiltScenario):
         >>> [(row["training.global_batch_size"], row["memory.fits"]) for row in rows]
         [(64, True), (128, True)]
         """
-        from scenarios.sweep.axes import of_mapping
-        from scenarios.sweep.result import Sweep
-        from scenarios.sweep.runs import executed, runs
+        from scenarios.run.sweep import Sweep, executed, runs
+        from scenarios.run.sweep_table import of_mapping
 
         axes = of_mapping(over)
         several = list(runs(self, axes, zipped, remote=bool(on)))

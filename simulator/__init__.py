@@ -12,16 +12,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simulator.accelerator import Accelerator, Software
-    from simulator.cluster import Cluster, Link
+    from simulator.analysis.timeline import Span, Timeline
+    from simulator.engine.interface.variation import Variation
     from simulator.engine.simulate import simulate
-    from simulator.engine.variation import Variation
-    from simulator.errors import SimulatorError
-    from simulator.kernel import Kernel
-    from simulator.schedule import Collective, Compute, Copy, Delay, Program, Recv, Schedule, Send
+    from simulator.hardware.accelerator import Accelerator, Software
+    from simulator.hardware.cluster import Cluster
+    from simulator.hardware.kernel import Kernel
+    from simulator.hardware.links import Link
+    from simulator.reading.errors import SimulatorError
     from simulator.schedule.mesh import Axis, Mesh
-    from simulator.schedule.order import Action, Order
-    from simulator.timeline import Span, Timeline
+    from simulator.schedule.ops import Collective, Compute, Copy, Delay, Recv, Send
+    from simulator.schedule.pipeline_order import Action, Order
+    from simulator.schedule.program import Program
+    from simulator.schedule.schedule import Schedule
 
 __all__ = [
     "Accelerator",
@@ -63,7 +66,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    from simulator.lookup import module
+    from simulator.reading.lookup import module
 
     for home, names in _HOMES.items():
         if name in names:

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.simulate import simulate
-from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.check import check
 from simulator.schedule.mesh import Axis, Mesh
-from topologies.uniform import uniform
+from simulator.schedule.ops import Collective
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from topologies.uniform_and_tree import uniform
 
 FIDELITIES = st.sampled_from(["flow", "chunk", "alpha_beta"])
 network = {

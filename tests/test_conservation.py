@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 from scenarios import Scenario
-from scenarios.running import simulated
+from scenarios.run.running import simulated
 from scenarios.specification.loading import shipped
-from simulator.analysis import metrics
-from simulator.analysis.network import traffic
-from simulator.network.transport import tuner
-from simulator.network.transport.calibration import transport
-from simulator.network.transport.group_topology import GroupTopology
-from simulator.network.transport.routing import connection
-from simulator.schedule import Collective, Compute, Copy, Op, Schedule, Send
+from simulator.analysis import metrics, network_traffic
+from simulator.analysis.timeline import Timeline
+from simulator.network.library import tuner
+from simulator.network.library.calibration_file import transport
+from simulator.network.placing.candidates import GroupTopology
+from simulator.network.placing.routes import connection
 from simulator.schedule.mesh import family
-from simulator.timeline import Timeline
+from simulator.schedule.ops import Collective, Compute, Copy, Op, Send
+from simulator.schedule.schedule import Schedule
 from tests.samples import sample
 from tests.shipped import HEAVY
 
@@ -214,7 +214,7 @@ def test_bytes_on_each_link_follow_from_the_schedule(case: Case, fold: bool) -> 
         assert sorted(everywhere) == pytest.approx(sorted(expected.values()), rel=1e-9)
         # the integral of the load of each link over time, as exact as the time: a double of 10 s is exact to 2e-15 s,
         # in which 300 GB/s carry 6e-4 B
-        assert traffic.carried(timeline) == pytest.approx(carried, rel=1e-9, abs=1e-3)
+        assert network_traffic.carried(timeline) == pytest.approx(carried, rel=1e-9, abs=1e-3)
 
 
 @every_case
@@ -229,7 +229,7 @@ def test_only_folded_ranks_represent_others(case: Case, fold: bool) -> None:
 @both_ways
 def test_ranks_send_at_least_the_lower_bound(case: Case, fold: bool) -> None:
     for timeline in timelines(case, fold):
-        least, sent = least_bytes(timeline.schedule), traffic.by_axis(timeline)
+        least, sent = least_bytes(timeline.schedule), network_traffic.by_axis(timeline)
         runs = timeline.steps_run / timeline.schedule.steps  # a program may have several steps
         assert all(sent[axis] * runs >= nbytes * (1 - 1e-9) for axis, nbytes in least.items())
 

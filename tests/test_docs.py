@@ -16,13 +16,12 @@ from PIL import Image
 import scenarios
 import simulator
 from scenarios import Scenario
-from scenarios.application import app
-from scenarios.command import run
-from scenarios.commands import register
-from scenarios.files.titles import chart_title
+from scenarios.commands.application import app, register
+from scenarios.commands.command_line import run
+from scenarios.results.titles import chart_title
 from scenarios.specification.loading import located
 from scenarios.specification.specification import Specification
-from simulator.document import read_value
+from simulator.reading.yaml_and_json import read_value
 from tests.structure.sizes import modules_by_folder
 
 ROOT = Path(__file__).parents[1]
@@ -193,7 +192,7 @@ def test_the_api_page_has_all_public_names(monkeypatch: pytest.MonkeyPatch) -> N
     page = import_module("api_reference").page()
     documented = re.findall(r"^\.\. auto(?:class|function|exception):: (\S+)$", page, re.M)
     faces = [f"{package.__name__}.{name}" for package in (scenarios, simulator) for name in package.__all__]
-    assert {*faces, "topologies.cluster", "workloads.specification.model"} <= set(documented)
+    assert {*faces, "topologies.cluster", "workloads.architectures.specification.model"} <= set(documented)
     assert len(documented) == len(set(documented))
 
 
@@ -216,7 +215,7 @@ def test_the_architecture_page_lists_all_folders() -> None:
     listed = listed_folders("\n".join(line for line in section.splitlines() if line.startswith("    ")))
     assert [folder for folder in sorted(listed) if not (ROOT / folder).is_dir()] == []
     folders = {folder for folder in modules_by_folder() if not folder.startswith("tests")}
-    assert folders - listed == {"simulator/schedule/order"}  # named in the line of its parent
+    assert folders - listed == {"simulator/schedule"}  # named in the line of its parent
 
 
 def test_every_picture_is_drawn_by_make_pictures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,17 +12,19 @@ import pytest
 
 import topologies
 from scenarios import Scenario
-from scenarios.running import simulated
-from simulator.analysis.rows import Shown, rows
-from simulator.analysis.traces import trace
-from simulator.cluster import Cluster
+from scenarios.run.running import simulated
+from simulator.analysis.timeline import Columns, Timeline
+from simulator.charts.rows import Shown, rows
+from simulator.engine.interface.variation import Variation
 from simulator.engine.simulate import simulate
-from simulator.engine.variation import Variation
-from simulator.kernel import matmul
-from simulator.network.transport.nccl import nccl
-from simulator.schedule import Collective, Compute, Program, Schedule
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.kernel import matmul
+from simulator.network.library.nccl import nccl
 from simulator.schedule.mesh import Mesh
-from simulator.timeline import Columns, Timeline
+from simulator.schedule.ops import Collective, Compute
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from simulator.traces import perfetto_and_chrome
 from tests.test_conservation import Case, every_case, timelines
 
 
@@ -135,7 +137,7 @@ def test_charts_of_chosen_ranks_are_equal(megascale: tuple[Timeline, Timeline]) 
 
 
 def test_files_of_chosen_ranks_are_equal(megascale: tuple[Timeline, Timeline]) -> None:
-    mine, theirs = (json.loads(trace.chrome(timeline, CHOSEN))["traceEvents"] for timeline in megascale)
+    mine, theirs = (json.loads(perfetto_and_chrome.chrome(timeline, CHOSEN))["traceEvents"] for timeline in megascale)
     assert len(mine) == len(theirs)
     for event, expected in zip(mine, theirs, strict=True):
         times = [(one.pop("ts", 0.0), one.pop("dur", 0.0)) for one in (event, expected)]

@@ -11,16 +11,16 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.results.result import Result
-from simulator.errors import ScenarioError
-from simulator.lookup import function
-from simulator.schedule.order import Order
+from simulator.reading.errors import ScenarioError
+from simulator.reading.lookup import function
+from simulator.schedule.pipeline_order import Order
 from tests.packages import clustersim, package
 
 FILES = {
     "fabrics/twin.py": '''
         """Two switches joined by one trunk; nodes are plugged into them in turn."""
-        from simulator.document import Bandwidth
-        from topologies.network import Network, Port, FabricRouter
+        from simulator.reading.quantities import Bandwidth
+        from topologies.wiring.network import Network, Port, FabricRouter
 
         def twin(network: Network, trunk: Bandwidth) -> FabricRouter:
             switches = network.switch(), network.switch()
@@ -37,7 +37,7 @@ FILES = {
     "nodes/daisy.py": '''
         """GPUs in a row, each joined to the next with all of its links."""
         from itertools import pairwise
-        from topologies.wiring import Server, Wiring, pcie_tree
+        from topologies.wiring.server import Server, Wiring, pcie_tree
 
         def daisy(server: Server) -> Wiring:
             wiring = pcie_tree(server)
@@ -85,7 +85,7 @@ FILES = {
         ''',
     "fabrics/lost.py": '''
         """Two switches without a trunk, and a route that takes it."""
-        from topologies.network import Network, Port, FabricRouter
+        from topologies.wiring.network import Network, Port, FabricRouter
 
         def lost(network: Network) -> FabricRouter:
             switches = network.switch(), network.switch()
@@ -95,7 +95,7 @@ FILES = {
         ''',
     "transports/postal.py": '''
         """A library that takes a millisecond over every message."""
-        from simulator.network.transport.transport import NET, NVLINK, PCI, Transport
+        from simulator.network.transport import NET, NVLINK, PCI, Transport
 
         def postal() -> Transport:
             hops = {(hop, "ring", "simple"): 1e-3 for hop in (NVLINK, PCI, NET)}
@@ -103,7 +103,7 @@ FILES = {
         ''',
     "orders/patient.py": '''
         """All forwards, then all backwards, first micro-batch first."""
-        from simulator.schedule.order import Action, Order
+        from simulator.schedule.pipeline_order import Action, Order
 
         def patient(stages: int, micro_batches: int) -> Order:
             return Order(tuple(

@@ -56,7 +56,7 @@ def test_only_analysis_imports_matplotlib() -> None:
 
 
 def test_lookup_is_the_only_use_of_importlib() -> None:
-    assert importers("importlib") <= {"simulator.lookup", "scenarios.command"}
+    assert importers("importlib") <= {"simulator.reading.lookup", "scenarios.commands.command_line"}
 
 
 HEAVY = {"dask", "matplotlib", "networkx", "numba", "pandas", "plotly", "rich", "scipy", "torch"}
@@ -72,7 +72,7 @@ COMMANDS = {
 
 AFTER = """
 import sys
-from scenarios.command import main
+from scenarios.commands.command_line import main
 try:
     main()
 except SystemExit as ended:
@@ -98,16 +98,16 @@ def test_a_run_loads_the_passes_of_its_scenario_only() -> None:
     )
     others = (
         "scenarios.plan.",
-        "scenarios.sweep.",
-        "scenarios.execution",
+        "scenarios.run.",
+        "scenarios.run",
         "simulator.engine.compil",
-        "simulator.network.transport.nccl",
+        "simulator.network.library.nccl",
         "workloads.architectures.encoder_decoder",
-        "workloads.convolutional",
+        "workloads.architectures.convolutional",
         "workloads.memory.chains.",
         "workloads.operators.grids.",
         "workloads.parallelism.methods.",
         "workloads.parallelism.zero",
-        "workloads.transformer",
+        "workloads.architectures.transformer",
     )
     assert [name for name in done.stderr.split() if name.startswith(others)] == []

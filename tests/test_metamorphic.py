@@ -4,16 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator.engine.interface.variation import Variation
 from simulator.engine.simulate import simulate
-from simulator.engine.variation import Variation
-from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.check import check
 from simulator.schedule.mesh import Mesh
-from topologies.uniform import uniform
-from workloads.compute import compute
+from simulator.schedule.ops import Collective
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from topologies.uniform_and_tree import uniform
+from workloads.architectures.timed_models import unit_model
+from workloads.memory.compute import compute
 from workloads.parallelism.ddp import data_parallel
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.unit import unit_model
 
 ALGORITHMS = st.sampled_from(["ring", "tree", "halving_doubling", "direct"])
 

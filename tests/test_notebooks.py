@@ -107,7 +107,7 @@ def test_pictures_are_whole_and_of_a_legible_size(path: Path) -> None:
     ("source", "fault"),
     [
         ("from simulator.engine.simulate import simulate", "imports simulator.engine.simulate"),
-        ("from scenarios.plan.answer import answer", "imports scenarios.plan.answer"),
+        ("from scenarios.search.answer import answer", "imports scenarios.search.answer"),
         ("result._timeline", "uses _timeline"),
         ("print('/home/me/runs')", "tells /home/"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from scenarios.command import run
+from scenarios.commands.command_line import run
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -56,7 +56,7 @@ def test_links_have_a_target(target: str) -> None:
 
 
 def test_the_scenario_is_valid() -> None:
-    from simulator.document import read_value
+    from simulator.reading.yaml_and_json import read_value
 
     (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.S)
     assert Scenario.model_validate(read_value(text)).derived.replicas == 40

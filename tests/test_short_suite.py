@@ -84,4 +84,4 @@ def test_faults_are_drawn_from_all_parts_and_change_the_source() -> None:
 
 def test_near_tests_import_the_module() -> None:
     assert near("workloads/pipelines/varuna.py")[-2:] == ["tests/workloads/pipelines", "workloads/pipelines/varuna.py"]
-    assert "tests/simulator/engine/test_pricing.py" in near("simulator/engine/pricing.py")
+    assert "tests/simulator/engine/interface/test_pricing.py" in near("simulator/engine/interface/pricing.py")

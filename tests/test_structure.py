@@ -10,7 +10,7 @@ from tests.structure.walks import STAGES, WALKS, Stop, Walk, by_stage, count
 def test_a_walk_passes_every_stage_and_ends_with_the_span(walk: Walk) -> None:
     stops = walk.stops()
     assert stops[0] == Stop("scenarios/scenario.py", "Scenario.run")
-    assert stops[-1] == Stop("simulator/timeline.py", "Timeline.spans")
+    assert stops[-1] == Stop("simulator/analysis/timeline.py", "Timeline.spans")
     assert set(by_stage(stops)) == set(STAGES)
 
 

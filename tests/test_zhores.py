@@ -12,16 +12,18 @@ import pytest
 import topologies
 from scenarios import Scenario
 from scenarios.results.result import Result
-from simulator.analysis.network import traffic
-from simulator.cluster import Cluster
+from simulator.analysis import network_traffic
+from simulator.analysis.timeline import Timeline
 from simulator.engine.simulate import simulate
-from simulator.network.transport.gloo import gloo
-from simulator.network.transport.ideal import ideal
-from simulator.network.transport.nccl import nccl
-from simulator.network.transport.transport import Transport
-from simulator.schedule import Collective, Program, Schedule
+from simulator.hardware.cluster import Cluster
+from simulator.network.library.gloo import gloo
+from simulator.network.library.ideal import ideal
+from simulator.network.library.nccl import nccl
+from simulator.network.transport import Transport
 from simulator.schedule.mesh import Mesh
-from simulator.timeline import Timeline
+from simulator.schedule.ops import Collective
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 
 GPUS, NIC = 100, 12.5e9
 """EDR InfiniBand: 100 Gb/s."""
@@ -62,7 +64,7 @@ def trained(**changes: Any) -> Mapping[str, Any]:
 
 def test_all_reduce_over_100_gpus_is_limited_by_the_nic_that_four_gpus_share() -> None:
     timeline = all_reduce(zhores(), ideal(), "ring")
-    use = traffic.utilisation(timeline)
+    use = network_traffic.utilisation(timeline)
     busiest = {kind: share["max"] for kind, share in use.items()}
     assert BOUND < timeline.makespan < 1.002 * BOUND
     assert busiest.pop("ib_edr") == pytest.approx(BOUND / timeline.makespan)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simulator.cluster import Cluster
+    from simulator.hardware.cluster import Cluster
 
 
 def cluster(section: Mapping[str, Any] | str, folder: Path | None = None) -> Cluster:
@@ -19,7 +19,7 @@ def cluster(section: Mapping[str, Any] | str, folder: Path | None = None) -> Clu
     >>> len(cluster({"preset": "dgx_a100_80gb", "nodes": 2}).gpus)
     16
     """
-    from topologies.specification import specification
+    from topologies.cluster_section import specification
 
     data = {"preset": section} if isinstance(section, str) else dict(section)
     return specification(data).build(folder)

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.cluster import Cluster, Link
-from simulator.cluster.topology import Topology, sorted_topology
-from simulator.cluster.vertices import NONE, Names, Numbered, Vertices
-from simulator.errors import ClusterError
-from simulator.hashing import Indices, Table
-from topologies.network import FabricRouter, Network, Port, Ports, Tree
-from topologies.routing import Routing
-from topologies.template import ServerTemplate, Tables
-from topologies.wiring import Wiring
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.hashing import Indices, Table
+from simulator.hardware.links import Link
+from simulator.hardware.topology import NONE, Numbered, Topology, VertexNames, Vertices, sorted_topology
+from simulator.reading.errors import ClusterError
+from topologies.server_template import ServerTemplate, Tables
+from topologies.wiring.network import FabricRouter, Network, Port, Ports, Routing, Tree
+from topologies.wiring.server import Wiring
 
 if TYPE_CHECKING:
-    from simulator.cluster.regularity import Regularity
+    from simulator.hardware.topology import Regularity
 
 Fabric = Callable[[Network], FabricRouter]
 
@@ -124,7 +123,7 @@ class Routes:
         templates: Sequence[ServerTemplate],
         ports: Ports,
         router: FabricRouter | None,
-        names: Names,
+        names: VertexNames,
         routing: Routing | None = None,
     ) -> None:
         routing = routing or Routing()

@@ -10,28 +10,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from simulator import lookup
-from simulator.accelerator import UNALIGNED, Accelerator
-from simulator.cluster import Link
-from simulator.document import (
-    Bandwidth,
-    Count,
-    Document,
-    Fault,
-    Flag,
-    Fraction,
-    Number,
-    Power,
-    Rate,
-    Section,
-    Size,
-    Time,
-    merged,
-    part,
-    read,
-    validated,
-)
-from simulator.document.validation import near
+from simulator.hardware.accelerator import UNALIGNED, Accelerator
+from simulator.hardware.links import Link
+from simulator.reading import lookup
+from simulator.reading.document import Document, merged, part
+from simulator.reading.quantities import Bandwidth, Count, Flag, Fraction, Number, Power, Rate, Section, Size, Time
+from simulator.reading.validation import Fault, near, validated
+from simulator.reading.yaml_and_json import read
 
 GPUS, CPUS, LINKS = "topologies.gpus", "topologies.cpus", "topologies.links"
 

@@ -9,13 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from simulator.cluster import Cluster
-from simulator.cluster.regularity import Regularity
-from simulator.cluster.topology import Topology
-from simulator.cluster.vertices import NONE
-from simulator.hashing import Indices, hashed, mixed
-from topologies.network import Ports, Tree
-from topologies.template import ServerTemplate
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.hashing import Indices, hashed, mixed
+from simulator.hardware.topology import NONE, Regularity, Topology
+from topologies.server_template import ServerTemplate
+from topologies.wiring.network import Ports, Tree
 
 DEVICES = ("gpu", "host")
 

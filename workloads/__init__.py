@@ -1,1 +1,1 @@
-"""What training does: models, pipeline orders, and one pass for each parallelism."""
+"""Models and how they are trained: operators, architectures, memory, pipelines, parallelisms, software stacks."""

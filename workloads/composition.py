@@ -7,12 +7,13 @@ from dataclasses import replace
 from itertools import chain
 from math import prod
 
-from simulator.errors import ScheduleError
-from simulator.schedule import Program, Schedule
+from simulator.reading.errors import ScheduleError
 from simulator.schedule.mesh import Axis, Layout, Mesh, family
-from workloads.compute import PIPELINE
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from workloads.memory.compute import PIPELINE
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import Parallelism
+from workloads.parallelism._parallelism import Parallelism
 from workloads.parallelism.context import Context
 from workloads.parallelism.data import Data
 from workloads.parallelism.domain import Domain

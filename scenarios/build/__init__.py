@@ -1,1 +1,1 @@
-"""Building turns a specification into a cluster and a schedule."""
+"""Building turns a specification into a cluster, its network and a schedule."""

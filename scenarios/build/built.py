@@ -12,35 +12,37 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from scenarios.build.conditions import conditions
 from scenarios.build.derived import Derived, derive
-from scenarios.build.fabric import check_network
-from scenarios.build.memory.offload import check_offload
+from scenarios.build.network import check_network, conditions
+from scenarios.build.offload import check_offload
 from scenarios.build.schedule import collective_schedule, model_share, training_schedule
 from scenarios.specification import loading, variants
-from scenarios.specification.precision import PrecisionByOperator
 from scenarios.specification.specification import NetworkHolder, Specification
-from simulator.accelerator import Accelerator, Software
-from simulator.cluster import Cluster
-from simulator.document import Document, Fault, read, replaced, validated
-from simulator.engine.pricing import computes_on_host
-from simulator.errors import ClusterError, ScenarioError, SimulatorError
-from simulator.kernel import BYTES
-from simulator.plain_text import name_fault
-from simulator.schedule import Compute, Schedule
+from scenarios.specification.training import PrecisionByOperator
+from simulator.engine.interface.pricing import computes_on_host
+from simulator.hardware.accelerator import Accelerator, Software
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.kernel import BYTES
+from simulator.reading.document import Document, replaced
+from simulator.reading.errors import ClusterError, ScenarioError, SimulatorError
+from simulator.reading.plain_text import name_fault
+from simulator.reading.validation import Fault, validated
+from simulator.reading.yaml_and_json import read
+from simulator.schedule.ops import Compute
+from simulator.schedule.schedule import Schedule
 from topologies.catalogue import having_precision
-from topologies.routing import Routing
-from topologies.specification import ClusterHolder, ClusterSection
-from workloads.default_stack import AUTO, FRAMEWORKS, StackChoice, default_stack, is_tpu, version_of
-from workloads.huggingface.aliases import is_config, with_plain_keys
-from workloads.model import Model
-from workloads.parallelism import is_transformer
-from workloads.saved_tensors.activation import EVERYTHING
-from workloads.stack import specification as stack_specification
+from topologies.cluster_section import ClusterHolder, ClusterSection
+from topologies.wiring.network import Routing
+from workloads.architectures.model_keys import is_config, with_plain_keys
+from workloads.default_software_stack import AUTO, FRAMEWORKS, StackChoice, default_stack, is_tpu, version_of
+from workloads.operators.model import Model
+from workloads.operators.saved_activations import EVERYTHING
+from workloads.parallelism._parallelism import is_transformer
+from workloads.software_stack import specification as stack_specification
 
 if TYPE_CHECKING:
     from scenarios.build.grid_choice import Choice
-    from workloads.saved_tensors.rule import Rule
+    from workloads.operators.operator_names import Rule
 
 log = logging.getLogger(__name__)
 

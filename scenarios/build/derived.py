@@ -8,10 +8,10 @@ from math import prod
 
 from scenarios.specification.specification import Specification
 from scenarios.specification.training import indivisible
-from simulator.accelerator import Accelerator
-from simulator.cluster import Cluster
-from simulator.document import Document
-from simulator.errors import ScheduleError
+from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.cluster import Cluster
+from simulator.reading.document import Document
+from simulator.reading.errors import ScheduleError
 from simulator.schedule.mesh import Layout
 from workloads.composition import degrees, layouts
 from workloads.operators.parameter import REPLICAS
@@ -136,7 +136,7 @@ def _check_auto_replicas(
     inner, replicas = prod(given.values()), degree_of[REPLICAS]
     if parallelism.dp != "auto" or gpu_count % inner == 0 or training.global_batch_size % replicas == 0:
         return
-    from workloads.shape import nearest_divisors
+    from workloads.architectures.shape import nearest_divisors
 
     shown = " x ".join(f"{key} {degree}" for key, degree in given.items())
     good = " or ".join(map(str, nearest_divisors(gpu_count, inner)))

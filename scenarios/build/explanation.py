@@ -8,11 +8,11 @@ from typing import Any
 from scenarios.build.built import BuiltScenario
 from scenarios.build.derived import Derived
 from scenarios.build.schedule import gradient_dtype, pipeline_order
-from simulator.analysis import text
-from simulator.cluster import Cluster
-from simulator.document.yaml_text import yaml_text
-from simulator.errors import ClusterError, ScenarioError
-from simulator.units import show
+from simulator.hardware.cluster import Cluster
+from simulator.reading import plain_text
+from simulator.reading.errors import ClusterError, ScenarioError
+from simulator.reading.units import show
+from simulator.reading.yaml_and_json import yaml_text
 
 MOST = 16
 """Ranks of a group, or groups of an axis, that are printed one by one."""
@@ -51,7 +51,7 @@ def groups(scenario: BuiltScenario) -> str:
         for rank in range(min(schedule.mesh.world_size, 4 * MOST))
     ]
     more = schedule.mesh.world_size - len(rows)
-    return "\n".join([*lines, "", text.table(rows), *([f"... and {more} more ranks"] if more else [])])
+    return "\n".join([*lines, "", plain_text.table(rows), *([f"... and {more} more ranks"] if more else [])])
 
 
 def _thinned(group: Sequence[int]) -> str:
@@ -125,8 +125,8 @@ def topology(cluster: Cluster) -> str:
         for link, count in cluster.links.counts.items()
     ]
     kinds = cluster.vertices.counts.items()
-    lines = [cluster.name, text.table([[f"{count}", kind] for kind, count in kinds], align="rl"), ""]
-    lines.append(text.table(rows, ["links", "kind", "bandwidth (one way)", "latency"], "rlrr"))
+    lines = [cluster.name, plain_text.table([[f"{count}", kind] for kind, count in kinds], align="rl"), ""]
+    lines.append(plain_text.table(rows, ["links", "kind", "bandwidth (one way)", "latency"], "rlrr"))
     return "\n".join([*lines, "", "routes", *_routes(cluster)])
 
 

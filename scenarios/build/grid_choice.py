@@ -1,7 +1,7 @@
 """The grid that AxoNN's communication model chooses for ``tp: auto``.
 
 All grids x, y and z with replicas that use all GPUs and divide the model and the batch are ranked by the seconds that
-they communicate (`workloads.parallelism._grid_model`). Of those that fit into memory and are within `NEAR` of the
+they communicate (`workloads.parallelism._axonn`). Of those that fit into memory and are within `NEAR` of the
 least, that with most replicas is taken: its rings are the shortest, and the model knows no latency. The authors run
 the ten best ones on their machine instead. They measure the bandwidths of rings within a node by all-gathers, which are
 simulated here. A ring that leaves a node shares the node's bandwidth with all others (Singh et al. 2025,
@@ -18,20 +18,22 @@ from math import inf
 
 from scenarios.build.network import library_of
 from scenarios.specification.specification import Specification
-from simulator.cluster import Cluster
-from simulator.document import Document
 from simulator.engine.simulate import simulate
-from simulator.errors import ScenarioError
-from simulator.kernel import BYTES
-from simulator.network.transport.transport import Transport
-from simulator.schedule import Collective, Program, Schedule
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.kernel import BYTES
+from simulator.network.transport import Transport
+from simulator.reading.document import Document
+from simulator.reading.errors import ScenarioError
 from simulator.schedule.mesh import Mesh
+from simulator.schedule.ops import Collective
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from workloads.architectures.transformer import Transformer
 from workloads.memory.optimizer import resident_states
-from workloads.parallelism._grid import TensorGrid, check_cut_by_grids
-from workloads.parallelism._grid_model import Bandwidth, FourDimensions, communication_seconds, products
-from workloads.parallelism.search import divisors
+from workloads.parallelism._axonn import Bandwidth, FourDimensions, communication_seconds, products
+from workloads.parallelism._parallelism import divisors
+from workloads.parallelism._tensor_grid import TensorGrid, check_cut_by_grids
 from workloads.parallelism.tensor import Tensor
-from workloads.transformer import Transformer
 
 FILL = 0.8
 """Share of a GPU's memory for what is counted here; CUDA's context, buffers and fragmentation need the rest."""

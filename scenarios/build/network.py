@@ -1,4 +1,5 @@
-"""The network of a scenario: the library with what its section asks for, on the devices of its ranks.
+"""The network of a scenario: the library with what its section asks for, on the devices of its ranks; the algorithms,
+and what changes the network from outside.
 
 Everything that prices or simulates communication of a scenario takes its network from here: runs, estimates of plans,
 sensitivities, planned recomputation, memory and validation.
@@ -6,15 +7,38 @@ sensitivities, planned recomputation, memory and validation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
-from scenarios.build.clocks import at_slowest_clock
+from scenarios.specification.network import BackgroundTraffic
 from scenarios.specification.specification import Specification
-from simulator.cluster import Cluster
-from simulator.network.transport.calibration import transport
-from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.transport import Transport
+from simulator.engine.interface.conditions import BandwidthChange, Conditions, Traffic
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.topology import NONE
+from simulator.network.library.calibration_file import transport
+from simulator.network.library.communicator import Communicator
+from simulator.network.library.tuner import is_own, prove_own, ranks_allowed, usable_algorithms
+from simulator.network.tcp import is_tcp
+from simulator.network.transport import Transport
+from simulator.reading.document import Document
+from simulator.reading.errors import ClusterError, SimulatorError
+from simulator.reading.lookup import nearest
+from simulator.reading.units import show
+from simulator.schedule.mesh import family
+from simulator.schedule.ops import Collective
+from simulator.schedule.schedule import Schedule
+
+
+def at_slowest_clock(cluster: Cluster, devices: Sequence[str]) -> Cluster:
+    """Return *cluster* with each type of GPU among *devices* as fast as the slowest of their number.
+
+    In a synchronous step all GPUs wait for the slowest.
+    """
+    gpus = cluster.count(devices)
+    return cluster.with_accelerators(
+        {accelerator: accelerator.slowest_of(count) for accelerator, count in gpus.items()}
+    )
 
 
 def network_of(
@@ -41,20 +65,131 @@ def library_of(specification: Specification, cluster: Cluster) -> Transport:
     section, benchmark = specification.network, specification.collective
     version = None
     if section.version:
-        from simulator.network.transport.nccl import tables_of
+        from simulator.network.library.nccl import tables_of
 
         version = tables_of(section.version)
     found = transport(section.transport, cluster, version)
     nvls_tree = section.nvls_tree and found.name == "nccl"
     if nvls_tree:
-        from simulator.network.transport.nccl import NVLS_VERSION
+        from simulator.network.library.nccl import NVLS_VERSION
 
         nvls_tree = found.version == NVLS_VERSION
     if section.sharp or nvls_tree:
-        from simulator.network.transport.networks.adding import with_networks
+        from simulator.network.library.nccl_tables import with_networks
 
         found = with_networks(found, sharp=section.sharp, nvls_tree=nvls_tree)
     if section.sockets > 1:
         found = replace(found, tcp_sockets=section.sockets)
     own = benchmark is not None and benchmark.driver == "processes"
     return replace(found, handover=0.0) if own else found
+
+
+ADDING = "ib_hdr", "ib_ndr", "ib_xdr"
+"""Kinds of links whose switches add vectors of any size (streaming aggregation). Those of EDR add small ones only
+(Graham et al., ISC 2020)."""
+
+
+def check_network(specification: Specification, cluster: Cluster, document: Document) -> None:
+    """Raise `ScenarioError` if the network section needs NICs or switches that *cluster* does not have."""
+    _check_sharp(specification, cluster, document)
+    if specification.network.sockets > 1 and not is_tcp(cluster.links.distinct):
+        raise document.error(("network", "sockets"), "needs NICs that speak TCP; give cluster.node.nic protocol: tcp")
+
+
+def _check_sharp(specification: Specification, cluster: Cluster, document: Document) -> None:
+    """Raise `ScenarioError` if SHARP is wanted of switches that do not add."""
+    if not specification.network.sharp:
+        return
+    node, topology = cluster.vertices.node, cluster.topology
+    outside = (node[topology.source] == NONE) | (node[topology.target] == NONE)
+    kinds = {cluster.links[number].kind for number in outside.nonzero()[0].tolist()}
+    wrong = sorted(kind for kind in kinds if not kind.startswith(ADDING))
+    if wrong or not kinds:
+        found = f"nodes are joined by {', '.join(wrong)}" if wrong else "there is one node"
+        raise document.error(
+            ("network", "sharp"), f"needs InfiniBand switches that add ({', '.join(ADDING)}), but {found}"
+        )
+
+
+def conditions(specification: Specification, cluster: Cluster, document: Document) -> Conditions:
+    """Return what changes the links of *cluster*.
+
+    Raises `ScenarioError` at a link or device that there is not, and at a rate that no link on the way carries.
+    """
+    traffic = enumerate(specification.network.background)
+    return Conditions(
+        list(_changes(specification, cluster, document)), [_traffic(*one, cluster, document) for one in traffic]
+    )
+
+
+def _changes(specification: Specification, cluster: Cluster, document: Document) -> Iterator[BandwidthChange]:
+    section = specification.simulation.variation
+    for place, one in enumerate(section.links if section else ()):
+        for ends in (one.link, one.link[::-1]):
+            try:
+                normal = cluster.links[cluster.number(*ends)].bandwidth
+            except KeyError:
+                path = ("simulation", "variation", "links", place, "link")
+                raise document.error(path, f"there is no link from {ends[0]} to {ends[1]}") from None
+            for number in range(one.times):
+                begin = one.begin + number * (one.every or 0.0)
+                yield BandwidthChange(begin, *ends, normal * one.bandwidth)
+                yield BandwidthChange(begin + one.duration, *ends, normal)
+
+
+def _traffic(place: int, given: BackgroundTraffic, cluster: Cluster, document: Document) -> Traffic:
+    path = ("network", "background", place)
+    for key, device in (("from", given.source), ("to", given.target)):
+        if device not in cluster.devices:
+            near = ", ".join(nearest(device, list(cluster.devices))[:4])
+            raise document.error((*path, key), f'{cluster.name} has no device "{device}"; near it are: {near}')
+    try:
+        route = cluster.route(given.source, given.target)
+    except ClusterError as error:
+        raise document.error(path, str(error)) from None
+    slowest = min(route, key=lambda number: cluster.links[number].bandwidth)
+    bandwidth = cluster.links[slowest].bandwidth
+    if given.rate > bandwidth:
+        source, target = cluster.ends[slowest]
+        limit = f"the link from {source} to {target} carries {show(bandwidth, 'bandwidth')}"
+        raise document.error(
+            (*path, "rate"), f"{show(given.rate, 'bandwidth')} cannot be sent: {limit}; give at most that"
+        )
+    return Traffic(given.source, given.target, given.rate, given.begin, inf if given.end is None else given.end)
+
+
+def check_algorithms(schedule: Schedule, network: Communicator, document: Document) -> None:
+    """Check that every group of *schedule* can use the algorithms of *network*, and that the user's own are right.
+
+    A group may lack switches, or have a number of ranks that the algorithm is not for. The user's own are executed on
+    symbolic chunks. Raises `ScenarioError` at the algorithm. The choices of the library are always usable.
+    """
+    library, chosen = network.transport, set(network.algorithms.values()) - {"auto"}
+    checked = {*library.switch_only, *library.across_only, *filter(ranks_allowed, chosen), *filter(is_own, chosen)}
+    if not chosen & checked:
+        return
+    for axis, kind, requested, nbytes, root in sorted(_collectives(schedule)):
+        for group in schedule.mesh.axes[axis].groups:
+            if len(group) < 2:
+                continue
+            topology = network.topology(group)
+            asked = library, network.algorithms, family(axis), kind, requested, topology.properties
+            try:
+                for name in filter(is_own, usable_algorithms(*asked)):
+                    prove_own(name, kind, topology.group, nbytes, root)
+            except SimulatorError as error:
+                raise document.error(("network", "algorithms", _key(network, family(axis), kind)), str(error)) from None
+
+
+def _collectives(schedule: Schedule) -> set[tuple[str, str, str, float, int]]:
+    """Return the distinct (axis, kind, requested algorithm, bytes, root) of the collectives of *schedule*."""
+    ops = (op for program in schedule.programs for op in program.distinct())
+    return {
+        (op.over, op.kind, op.algorithm, op.nbytes, op.root) for op in ops if isinstance(op, Collective) and op.nbytes
+    }
+
+
+def _key(network: Communicator, axis: str, kind: str) -> str:
+    """Return the key of the algorithm that is chosen for *kind* over *axis*."""
+    own = f"{axis}.{kind}"
+    return own if network.algorithms.get(own, "auto") != "auto" else kind

@@ -8,31 +8,33 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scenarios.build.derived import Derived
-from scenarios.build.memory.offload import offloaded
+from scenarios.build.offload import offloaded
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.sections import CollectiveBenchmark
 from scenarios.specification.specification import Specification
 from scenarios.specification.training import Training
-from simulator.accelerator import Software
-from simulator.cluster import Cluster
-from simulator.document import Document
-from simulator.errors import PlacedError, ScenarioError, ScheduleError
-from simulator.schedule import Collective, Program, Schedule
+from simulator.hardware.accelerator import Software
+from simulator.hardware.cluster import Cluster
+from simulator.reading.document import Document
+from simulator.reading.errors import PlacedError, ScenarioError, ScheduleError
 from simulator.schedule.mesh import Mesh
-from simulator.schedule.order import Order
+from simulator.schedule.ops import Collective
+from simulator.schedule.pipeline_order import Order
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 from workloads.composition import merged, on_layouts, weight_axes
-from workloads.compute import PIPELINE, compute
-from workloads.gradients.norm import gradient_norm, split_tensor_norms
-from workloads.model import Model
+from workloads.data_parallel.gradients import gradient_norm, split_tensor_norms
+from workloads.memory.compute import PIPELINE, compute
+from workloads.operators.by_coordinate import with_neighbours
 from workloads.operators.lowering import Overlap
-from workloads.operators.shift import with_neighbours
-from workloads.parallelism import DataMethod, Parallelism, TrainingStep
-from workloads.parallelism.pairs import in_pairs
-from workloads.stages import stages_of
-from workloads.steady_state import SteadyState, repeated, steady_state
+from workloads.operators.model import Model
+from workloads.operators.stages import stages_of
+from workloads.parallelism._forward_backward_overlap import in_pairs
+from workloads.parallelism._parallelism import DataMethod, Parallelism, TrainingStep
+from workloads.pipelines._asynchronous import SteadyState, repeated, steady_state
 
 if TYPE_CHECKING:
-    from workloads.memory.chains.sequence import Sequence as ChainSequence
+    from workloads.memory.chains.sequence import ChainSequence
 
 
 def training_schedule(
@@ -91,8 +93,8 @@ def schedule_of_share(
     if not training.plans_activations:
         recomputed = _recomputed(computed, specification, step, document)
         return _distributed(recomputed, specification, step, order, derived, document)
-    from scenarios.build.memory.optimal_recompute import check_order, optimal_sequences
-    from workloads.memory.offload.planned import offloaded_by
+    from scenarios.build.planned_activations import check_order, optimal_sequences
+    from workloads.memory.offload.activations import offloaded_by
     from workloads.memory.recompute import recompute_by
 
     def finish(sequences: Mapping[int, ChainSequence]) -> Schedule:
@@ -136,14 +138,14 @@ def _distributed(
         schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
         schedule = split_tensor_norms(schedule, share, [axis for axis in axes if axis != PIPELINE])
     if share.optimizer_seconds is None:
-        from workloads.fixed_cost import HostTime, fixed_costs
+        from workloads.host_time import HostTime, fixed_costs
 
         schedule = fixed_costs(schedule, share, HostTime.of(step.software), step.software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
         schedule = with_neighbours(in_pairs(schedule, order))
     if training.offload is None:
         return schedule
-    from scenarios.build.memory.offload_activations import with_activations_offloaded
+    from scenarios.build.planned_activations import with_activations_offloaded
 
     with _faults_at(document, "training", "offload"):
         schedule = offloaded(schedule, specification, step)
@@ -241,7 +243,7 @@ def _computation(
         replicas=derived.by_stage,
     )
     if parallelism.data.whole_gradients and step.model.optimizer_seconds is None:
-        from workloads.gradients.accumulation import accumulated, accumulated_bytes
+        from workloads.data_parallel.gradients import accumulated, accumulated_bytes
 
         dtype, how = step.gradient_dtype or step.model.precision, step.software.accumulation
         nbytes = accumulated_bytes(how, step.model.precision, dtype, derived.micro_batches)

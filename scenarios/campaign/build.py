@@ -1,4 +1,6 @@
-"""The job of a scenario's campaign: stages from simulated steps, checkpoints from the memory account, failures."""
+"""The job of a scenario's campaign: stages from simulated steps, checkpoints from the memory account, failures, also
+from a trace in a CSV file.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,42 @@ from statistics import fmean
 
 from scenarios.build.built import BuiltScenario
 from scenarios.build.input_pipeline import loading
-from scenarios.campaign import intervals
+from scenarios.campaign import closed_forms
 from scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
-from scenarios.campaign.trace import failure_times
 from scenarios.results.step_numbers import StepNumbers
 from scenarios.specification.campaign import Campaign, CheckpointPolicy, Failures
-from simulator.document import Path
-from simulator.units import show_long
+from simulator.reading.document import Path
+from simulator.reading.errors import ScenarioError
+from simulator.reading.files import read_rows
+from simulator.reading.units import show_long
 from workloads.memory.optimizer import resident_states
+
+COLUMN = "hours"
+
+
+def failure_times(path: str) -> tuple[float, ...]:
+    """Return the times of the file at *path* in s, ascending; none for an empty path.
+
+    Raises `ScenarioError`, with the line, for a time that is no number above the one before.
+    """
+    if not path:
+        return ()
+    rows = list(read_rows(path))
+    header = rows[0].cells if rows else []
+    if COLUMN not in header:
+        raise ScenarioError(f'{path}: needs a column "{COLUMN}": times of failures since the begin')
+    place, found = header.index(COLUMN), [0.0]
+    for row in rows[1:]:
+        text = row.cells[place] if place < len(row.cells) else ""
+        try:
+            hours = float(text)
+        except ValueError:
+            hours = -1.0
+        if not isfinite(hours) or hours * 3600.0 <= found[-1]:
+            raise ScenarioError(f"{path}:{row.line}: {COLUMN} must be numbers above 0 that ascend, not {text}")
+        found.append(hours * 3600.0)
+    return tuple(found[1:])
+
 
 SLOWEST = 1000.0
 """Expected time over the time without failures above which a campaign is refused: it would hardly ever end."""
@@ -235,13 +265,13 @@ def _interval(scenario: BuiltScenario, policy: CheckpointPolicy, times: Writing,
         raise scenario.document.error(
             (*AT, "checkpoint", "every"), f"{policy.every} needs checkpoints that take time; give a time, e.g. 1 h"
         )
-    return max(intervals.ESTIMATES[policy.every](times.copy, mean), times.write)
+    return max(closed_forms.ESTIMATES[policy.every](times.copy, mean), times.write)
 
 
 def _check_ends(scenario: BuiltScenario, made: Job) -> None:
     """Raise `ScenarioError` for a campaign of `SLOWEST` times its time without failures, or of `MOST_EVENTS`."""
     tau, mean = made.interval, made.failures.mtbf if made.failures else inf
-    factor = intervals.cost(tau, made.checkpoints.stall if made.checkpoints else 0.0, made.mean_restart, mean)
+    factor = closed_forms.cost(tau, made.checkpoints.stall if made.checkpoints else 0.0, made.mean_restart, mean)
     between = f"a failure comes every {show_long(mean)}, and {show_long(tau)} of training must go without one"
     if factor > SLOWEST:
         raise scenario.document.error(

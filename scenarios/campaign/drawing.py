@@ -7,11 +7,9 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from scenarios.campaign.campaign import Simulated
-from scenarios.campaign.process import Sample
-from scenarios.campaign.report import CAUSES
-from scenarios.campaign.result import summary
-from simulator.analysis.plot.campaign import DAY, Course, Intervals, draw_campaign
+from scenarios.campaign.campaign import Sample, Simulated
+from scenarios.campaign.report import CAUSES, summary
+from simulator.charts.campaign import DAY, Course, Intervals, draw_campaign
 
 POINTS = 200
 """Points of the curve of costs."""

@@ -1,4 +1,4 @@
-"""The job of a campaign: what `scenarios.campaign.process` simulates, in steps and seconds."""
+"""The job of a campaign: what `scenarios.campaign.campaign` simulates, in steps and seconds."""
 
 from __future__ import annotations
 

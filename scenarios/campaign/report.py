@@ -1,4 +1,4 @@
-"""The report of a simulated campaign."""
+"""The report of a simulated campaign, and its numbers, as `campaign --json` prints them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,104 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean, stdev
 from typing import Any
 
-from scenarios.campaign import spares
+from scenarios.campaign import build, closed_forms
 from scenarios.campaign.build import section
-from scenarios.campaign.campaign import FEW, Simulated
-from scenarios.campaign.result import load, money, summary
-from scenarios.cost.energy import SECONDS_PER_DAY
-from scenarios.results.text import batch, heading
-from simulator.analysis.percentiles import TAIL_FROM
-from simulator.analysis.text import figure, indented, table
-from simulator.units import show, show_long
+from scenarios.campaign.campaign import FEW, Sample, Simulated
+from scenarios.campaign.job import LOST
+from scenarios.cost.cost import SECONDS_PER_DAY, account
+from scenarios.results.titles import batch, heading
+from simulator.analysis.metrics import TAIL_FROM, percentiles
+from simulator.reading.plain_text import figure, indented, table
+from simulator.reading.units import show, show_long
+
+
+def summary(campaign: Simulated) -> dict[str, Any]:
+    """Return the numbers of *campaign*; times without percentiles are means over the samples."""
+    job, samples = campaign.job, campaign.samples
+    seconds = fmean(sample.seconds for sample in samples)
+    policy, written = job.checkpoints, build.writing(campaign.scenario, campaign.phases[-1].simulated)
+    days = [sample.seconds / SECONDS_PER_DAY for sample in samples]
+    paid = money(campaign)
+    return {
+        "name": campaign.scenario.name,
+        "days": seconds / SECONDS_PER_DAY,
+        "days_percentiles": percentiles(days),
+        "days_without_failures": job.productive / SECONDS_PER_DAY,
+        "steps": job.steps,
+        "step_time_s": [stage.seconds for stage in job.stages],
+        "goodput": job.productive / seconds,
+        "goodput_percentiles": percentiles([job.productive / sample.seconds for sample in samples]),
+        "interruptions": fmean(sample.interruptions for sample in samples),
+        "interruptions_percentiles": percentiles([sample.interruptions for sample in samples]),
+        "mtbf_s": campaign.mtbf,
+        "checkpoints": fmean(sample.checkpoints for sample in samples),
+        "checkpoint_bytes": written.size if written else None,
+        "checkpoint_s": written.write if written else None,
+        "checkpoint_stall_s": policy.stall if policy else None,
+        "checkpoint_interval_s": job.interval if policy else None,
+        "intervals_s": {rule: tau for rule, (tau, _) in campaign.estimates.items()},
+        "expected_cost": {rule: cost for rule, (_, cost) in campaign.estimates.items()},
+        "lost_s": {cause: fmean(sample.lost[cause] for sample in samples) for cause in LOST},
+        "spares": _spares(campaign),
+        "cost": paid["cost"],
+        **({"cost_reserved": paid["cost_reserved"]} if "cost_reserved" in paid else {}),
+        "gpu_hours": paid["gpu_hours"],
+        "energy_mwh": paid["energy_mwh"],
+        "co2_t": paid["co2_t"],
+        "repeats": len(samples),
+        "seed": campaign.seed,
+    }
+
+
+def money(campaign: Simulated) -> dict[str, float | None]:
+    """Return GPU-hours, energy, cost and CO2 of the mean sample; spare nodes are paid for and idle."""
+    job, cost = campaign.job, campaign.scenario.specification.cost
+    gpus = campaign.scenario.derived.ranks
+    held = gpus / job.nodes * (job.nodes + _held(campaign))
+    seconds = fmean(sample.seconds for sample in campaign.samples)
+    energies = [_joules(campaign, sample) for sample in campaign.samples]
+    joules = [energy for energy in energies if energy is not None]
+    return account(seconds, round(held), fmean(joules) if joules else None, cost)
+
+
+def _held(campaign: Simulated) -> int:
+    failures = campaign.job.failures
+    return failures.spares or 0 if failures else 0
+
+
+def _joules(campaign: Simulated, sample: Sample) -> float | None:
+    """Return the energy of *sample* at the meter: steps as simulated, all else with idle GPUs."""
+    job, last = campaign.job, campaign.phases[-1].result
+    if last.power is None:
+        return None
+    watts = [phase.result.power.of_step(phase.result.breakdown) for phase in campaign.phases if phase.result.power]
+    steps = sum(w * stage.steps * stage.seconds for w, stage in zip(watts, job.stages, strict=True))
+    idle = sample.seconds - job.productive - sample.lost["rework"]
+    waiting = last.power.idle * (idle + sample.seconds * _held(campaign) / job.nodes)
+    return steps + watts[-1] * sample.lost["rework"] + waiting
+
+
+def load(campaign: Simulated) -> float | None:
+    """Return the mean number of nodes in repair if there were always a spare; None without repair or mean time."""
+    failures, mean = campaign.job.failures, campaign.mtbf
+    if failures is None or mean is None or failures.spares is None:
+        return None
+    return failures.broken * failures.repair / mean
+
+
+def _spares(campaign: Simulated) -> dict[str, float] | None:
+    """Return the share of the time that the job waits by theory, and the number of spares that costs least."""
+    busy = load(campaign)
+    if busy is None:
+        return None
+    best = closed_forms.cheapest(campaign.job.nodes, busy)
+    return {
+        "given": _held(campaign),
+        "waiting_in_theory": closed_forms.waiting_share(_held(campaign), busy),
+        "cheapest": best.spares,
+        "waiting_with_cheapest": best.waiting,
+    }
+
 
 CAUSES = {
     "rework": "work done again",
@@ -152,7 +241,7 @@ def _nodes(campaign: Simulated, numbers: dict[str, Any]) -> Iterator[str]:
         f"  worth having: {told['cheapest']} spares, where one more costs more node time than it saves "
         f"(waiting {told['waiting_with_cheapest']:.2%})"
     )
-    shares = [f"{count}: {spares.waiting_share(count, busy):.1%}" for count in range(told["cheapest"] + 1)][-6:]
+    shares = [f"{count}: {closed_forms.waiting_share(count, busy):.1%}" for count in range(told["cheapest"] + 1)][-6:]
     yield f"  waiting by spares: {', '.join(shares)}"
     days = {way: seconds / SECONDS_PER_DAY for way, seconds in campaign.without_spare.items()}
     if days:

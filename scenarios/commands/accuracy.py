@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.arguments import Jobs, Settings
 
 if TYPE_CHECKING:
@@ -63,12 +63,11 @@ def accuracy(
     from scenarios.commands.evaluating import evaluated, print_failures
     from scenarios.evaluate import comparisons
     from scenarios.evaluate.accuracy import page, rows_page
-    from scenarios.evaluate.layer_classes import layer_classes
-    from scenarios.evaluate.products import TABLE, products
+    from scenarios.evaluate.layers_and_products import TABLE, layer_classes, products
     from scenarios.fitting.left_out import refit_of
     from scenarios.scenario import Scenario
     from scenarios.specification import loading
-    from simulator.files import write_text
+    from simulator.reading.files import write_text
 
     absent = {loading.located(name).stem: "left out with --except" for name in left_out or ()}
     names = [name for name in scenarios or loading.shipped("published") if name not in absent]
@@ -132,11 +131,11 @@ def _write_intervals(evaluations: Sequence[Evaluation], command: str, output: Pa
     """Write the intervals by the errors of *evaluations*. Raises `ScenarioError` if there are too few."""
     from datetime import date
 
-    from scenarios.evaluate.by_source import FEWEST_SOURCES, step_calibration
-    from scenarios.evaluate.intervals import contents
-    from simulator.document.yaml_text import yaml_text
-    from simulator.errors import ScenarioError
-    from simulator.files import write_text
+    from scenarios.evaluate.errors_by_source import FEWEST_SOURCES, step_calibration
+    from scenarios.evaluate.prediction_intervals import contents
+    from simulator.reading.errors import ScenarioError
+    from simulator.reading.files import write_text
+    from simulator.reading.yaml_and_json import yaml_text
 
     found = step_calibration(evaluations)
     if not found.judging:
@@ -147,7 +146,7 @@ def _write_intervals(evaluations: Sequence[Evaluation], command: str, output: Pa
 def _drawn(evaluations: Sequence[Evaluation], folder: Path) -> Iterator[Path]:
     """Draw all times on one diagonal, and TFLOP/s over GPUs for scenarios that scale; yield the files."""
     from scenarios.evaluate import comparisons
-    from simulator.analysis.plot.agreement import draw_agreement, draw_scaling
+    from simulator.charts.agreement import draw_agreement, draw_scaling
 
     draw_agreement(comparisons.times(evaluations), folder / "accuracy.png")
     yield folder / "accuracy.png"

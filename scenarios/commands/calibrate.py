@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.arguments import Settings
 
 if TYPE_CHECKING:
+    from scenarios.calibrate.communication import RankPlacement
     from scenarios.calibrate.measuring import OnMeasurement
-    from scenarios.calibrate.rank_placement import RankPlacement
-    from simulator.replay.calibration.measurement import Sweep
-    from simulator.replay.place import Place
+    from simulator.replay.calibration.measurements import Sweep
+    from simulator.replay.rank_process import Place
 
 BACKENDS = ("gloo", "nccl")
 
@@ -74,14 +74,14 @@ def calibrate(
     if device is not None:
         _measure_device(device, output)
         return
-    from scenarios.calibrate import request
-    from simulator.replay.calibration.measurement import Sweep
+    from scenarios.calibrate import measuring
+    from simulator.replay.calibration.measurements import Sweep
 
-    request.check_budget(budget)
-    placement = request.placement(scenario or [], ranks, settings)
-    span = request.span(begin, end, factor)
-    sweep = Sweep(span, request.kinds(kinds), placement.pairs(), iterations=iterations, warmup=warmup, budget=budget)
-    with request.places(placement, testbed) as (placement, at):
+    measuring.check_budget(budget)
+    placement = measuring.placement(scenario or [], ranks, settings)
+    span = measuring.span(begin, end, factor)
+    sweep = Sweep(span, measuring.kinds(kinds), placement.pairs(), iterations=iterations, warmup=warmup, budget=budget)
+    with measuring.places(placement, testbed) as (placement, at):
         _measure(placement, sweep, backend, at, timeout, output)
 
 
@@ -94,11 +94,11 @@ def _read(
 ) -> None:
     """Fit the measurements in *files* and print the report."""
     if all(path.suffix == ".csv" for path in files):
-        from scenarios.fitting.fit import fit
+        from scenarios.calibrate.table_fit import fit
 
         print(fit(files, output))
         return
-    from scenarios.calibrate.sources import Overrides, read
+    from scenarios.calibrate.imported_measurements import Overrides, read
     from scenarios.scenario import Scenario
 
     scenario = Scenario.load(on, options=settings) if on else None
@@ -113,12 +113,11 @@ def _measure(
     timeout: float,
     output: Path,
 ) -> None:
-    from scenarios.calibrate import file
+    from scenarios.calibrate import communication
+    from scenarios.calibrate.communication import calibration_report, how_to_use, outcome
     from scenarios.calibrate.measuring import BrokenCalibrationError, keep, measured, with_rows_kept
-    from scenarios.calibrate.rank_placement import outcome
-    from scenarios.calibrate.report import calibration_report, how_to_use
-    from simulator.errors import ScenarioError
-    from simulator.network.transport.calibration import transport
+    from simulator.network.library.calibration_file import transport
+    from simulator.reading.errors import ScenarioError
 
     if backend not in BACKENDS:
         raise ScenarioError(f"--backend {backend}: must be gloo or nccl")
@@ -137,19 +136,19 @@ def _measure(
     found = outcome(rows, placement, transport(backend, placement.cluster))
     print(calibration_report(found))
     where = {"network": "testbed"} if places else {}
-    data = file.contents(found, file.provenance(backend, placement.ranks, where))
-    file.write({**data, **_gpu()} if backend == "nccl" else data, output)
+    data = communication.contents(found, communication.provenance(backend, placement.ranks, where))
+    communication.write({**data, **_gpu()} if backend == "nccl" else data, output)
     print(f"wrote {output} and {record}\n{how_to_use(found, output, cluster=False)}")
 
 
 def _measure_device(name: str, output: Path) -> None:
-    from scenarios.calibrate import file
+    from scenarios.calibrate import communication
     from scenarios.calibrate.device import contents, device_report, fitted
     from scenarios.calibrate.measuring import measured_device
 
     found = fitted(measured_device(name))
     print(device_report(found))
-    file.write(contents(found, file.provenance(name, 1, {"device": found.device.name})), output)
+    communication.write(contents(found, communication.provenance(name, 1, {"device": found.device.name})), output)
     print(f"wrote {output}\nnext: cluster: {{node: {{accelerator: {output}}}}}, and software: {output}")
 
 

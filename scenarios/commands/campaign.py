@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.arguments import OneScenario, Settings
 from scenarios.commands.terminal import say
 
@@ -31,12 +31,11 @@ def campaign(
     import json
 
     from scenarios.campaign.campaign import run
-    from scenarios.campaign.report import report
-    from scenarios.campaign.result import summary
+    from scenarios.campaign.report import report, summary
     from scenarios.commands.progress import progress
-    from scenarios.files.finite import check_finite
+    from scenarios.results.result import check_finite
     from scenarios.scenario import Scenario
-    from simulator.analysis.files import file_stems, suffix_of
+    from simulator.reading.files import file_stems, suffix_of
 
     if output is not None:
         suffix_of(output, (".png", ".svg", ".pdf"))

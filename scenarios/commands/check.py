@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from scenarios.application import BAD_INPUT, app
+from scenarios.commands.application import BAD_INPUT, app
 from scenarios.commands.arguments import Scenarios, Settings
 from scenarios.commands.terminal import say
-from simulator.errors import SimulatorError
-from simulator.plain_text import printable
+from simulator.reading.errors import SimulatorError
+from simulator.reading.plain_text import printable
 
 if TYPE_CHECKING:
     from scenarios.scenario import Scenario
@@ -33,9 +33,9 @@ def check(scenarios: Scenarios, settings: Settings = None) -> int:
 
 
 def _line(scenario: Scenario, name: str) -> str:
-    from scenarios.build.algorithms import check_algorithms
-    from scenarios.results.memory_need import memory_need
-    from scenarios.running import communicator
+    from scenarios.build.memory_need import memory_need
+    from scenarios.build.network import check_algorithms
+    from scenarios.run.running import communicator
     from simulator.schedule.check import check as check_schedule
 
     schedule, derived = scenario.checked_schedule(), scenario.derived

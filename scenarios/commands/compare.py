@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.arguments import Jobs, Settings
 
 if TYPE_CHECKING:
     from scenarios.campaign.campaign import Simulated
     from scenarios.results.result import Result
     from scenarios.scenario import Scenario
-
 
 TOO_FEW = "compare needs at least two scenarios, or one with variants"
 
@@ -37,10 +36,9 @@ def compare(
     ] = None,
 ) -> None:
     """Compare scenarios: what differs, and where the time went. Directories that run wrote are simulated again."""
-    from scenarios.results.differences import differences
-    from scenarios.results.variants_result import side_by_side
-    from simulator.analysis import text
-    from simulator.errors import ScenarioError
+    from scenarios.results.result_kinds import differences, side_by_side
+    from simulator.reading import plain_text
+    from simulator.reading.errors import ScenarioError
 
     if campaigns:
         if output is not None or jobs > 1:
@@ -52,12 +50,12 @@ def compare(
     results = simulated_by_name(scenarios, settings, jobs)
     if len(results) < 2:
         raise ScenarioError(TOO_FEW)
-    sections = [text.table(differences(results), ["", *results], "l")]
+    sections = [plain_text.table(differences(results), ["", *results], "l")]
     print("\n\n".join([*sections, *side_by_side(results)]))
     if all(one.scenario.specification.campaign is not None for one in results.values()):
         print("\nnext: the same with --campaign compares the whole training runs")
     if output is not None:
-        from simulator.analysis.plot import draw_breakdowns
+        from simulator.charts.figures import draw_breakdowns
 
         draw_breakdowns({name: parts for name, one in results.items() for parts in one.breakdowns.values()}, output)
         print(f"\nwrote {output}")
@@ -68,11 +66,11 @@ def _print_campaigns(scenarios: list[str], settings: list[str] | None, repeats: 
     from scenarios.campaign.campaign import run
     from scenarios.campaign.report import side_by_side
     from scenarios.commands.progress import progress
-    from scenarios.results.differences import differences
+    from scenarios.results.result_kinds import differences
     from scenarios.scenario import Scenario
-    from simulator.analysis import text
-    from simulator.errors import ScenarioError
-    from simulator.gc_paused import gc_paused
+    from simulator.reading import plain_text
+    from simulator.reading.errors import ScenarioError
+    from simulator.schedule.gc_paused import gc_paused
 
     loaded = [Scenario.load(name, options=settings) for name in scenarios]
     runs = [one for scenario in loaded for one in (scenario.variants.values() or [scenario])]
@@ -85,13 +83,13 @@ def _print_campaigns(scenarios: list[str], settings: list[str] | None, repeats: 
             found[one.name if number == 1 else f"{one.name} #{number}"] = run(one, repeats, shown)
             shown.advance()
     steps = {name: one.phases[-1].result for name, one in found.items()}
-    print(f"{text.table(differences(steps), ['', *found], 'l')}\n\n{side_by_side(found)}")
+    print(f"{plain_text.table(differences(steps), ['', *found], 'l')}\n\n{side_by_side(found)}")
 
 
 def simulated_by_name(scenarios: list[str], settings: list[str] | None, jobs: int) -> dict[str, Result]:
     """Return the results by name, one for each variant; equal names are numbered."""
     from scenarios.commands.evaluating import print_warnings
-    from scenarios.results.variants_result import VariantsResult
+    from scenarios.results.result_kinds import VariantsResult
     from scenarios.scenario import Scenario
 
     loaded = [Scenario.load(name, options=settings) for name in scenarios]
@@ -114,7 +112,8 @@ def _simulated(runs: Sequence[Scenario], jobs: int) -> list[Result]:
     from contextlib import closing
 
     from scenarios.commands.progress import progress
-    from scenarios.execution import Failure, execute
+    from scenarios.run.execution import execute
+    from scenarios.run.processes import Failure
     from scenarios.scenario import Scenario
 
     results: dict[int, Result] = {}

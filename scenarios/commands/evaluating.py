@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scenarios.application import BAD_INPUT
+from scenarios.commands.application import BAD_INPUT
 
 if TYPE_CHECKING:
     from scenarios.evaluate.evaluation import Evaluation
@@ -58,7 +58,7 @@ def status(evaluations: Sequence[Evaluation], strict_memory: bool = False) -> in
 
 def print_warnings(folder: str, result: Result) -> None:
     """Print on stderr where *result* differs from the one that `run` wrote into *folder*, if it is a folder."""
-    from scenarios.files.recorded import warnings
+    from scenarios.results.result_files import warnings
 
     for warning in warnings(Path(folder), result):
         print(f"warning: {warning}", file=sys.stderr)

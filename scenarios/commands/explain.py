@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.arguments import Settings, complete_scenarios
 from scenarios.commands.terminal import say
 
@@ -48,11 +48,11 @@ def explain(
     """Explain traces of real ranks: step, busy, exposed communication, idle; with a scenario the gap and its causes."""
     import json
 
+    from scenarios.explain.report import summary
     from scenarios.explain.run import run_of
-    from scenarios.explain.summary import summary
     from scenarios.scenario import Scenario
-    from simulator.errors import ScenarioError
-    from simulator.files import check_writable
+    from simulator.reading.errors import ScenarioError
+    from simulator.reading.files import check_writable
 
     if settings and scenario is None:
         raise ScenarioError("--set sets values of a scenario; give that too: --scenario SCENARIO")
@@ -75,7 +75,7 @@ def explain(
 def _report(run: Run, scenario: Scenario | None) -> None:
     """Print the report on *run*, and on its gap to *scenario* if there is one."""
     from scenarios.explain.changes import suggestions
-    from scenarios.explain.comparison import compared
+    from scenarios.explain.gap import compared
     from scenarios.explain.report import gap_report, run_report, suggestions_report
 
     if scenario is None:

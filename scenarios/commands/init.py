@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.terminal import say
 
 MODEL, CLUSTER, NODES = "llama3_8b", "dgx_h100", 4
@@ -53,8 +53,8 @@ def init(
     nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes.")] = None,
 ) -> None:
     """Write a commented scenario to begin with; what no option gives is asked."""
-    from simulator.errors import ScenarioError
-    from simulator.files import write_text
+    from simulator.reading.errors import ScenarioError
+    from simulator.reading.files import write_text
 
     if file.exists():
         raise ScenarioError(f"{file} exists already; give another name")
@@ -79,10 +79,10 @@ def _text(folder: Path, model: str, cluster: str, nodes: int) -> tuple[str, str]
 
     Raises `ScenarioError` if there is no such model or cluster.
     """
+    from scenarios.alternatives.changes import remedy_line
     from scenarios.defaults import defaults, model_on
-    from scenarios.plan.changes import remedy_line
     from scenarios.scenario import Scenario
-    from simulator.lookup import is_path
+    from simulator.reading.lookup import is_path
 
     data = model_on(model, cluster, nodes)
     scenario = Scenario.model_validate(data)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.terminal import say
 
 PACKAGES = {
@@ -44,8 +44,8 @@ def list_names(
     """List models, GPUs, clusters, links, fabrics, orders, algorithms, software, scenarios, or a table."""
     kinds = [*PACKAGES, *TABLES, "scenarios"]
     if kind is not None and kind not in kinds:
-        from simulator.document.validation import listed
-        from simulator.errors import ScenarioError
+        from simulator.reading.errors import ScenarioError
+        from simulator.reading.validation import listed
 
         raise ScenarioError(f'there is no list of "{kind}"; ask for {listed(kinds)}')
     for one in [kind] if kind else [*PACKAGES, "scenarios"]:
@@ -76,7 +76,7 @@ def digest(kind: str, folders: list[str]) -> str:
     """Return a digest of the names and the contents of the files of the list *kind*; scenarios are in *folders*."""
     from hashlib import sha256
 
-    from simulator.lookup import files
+    from simulator.reading.lookup import files
 
     scenarios = (path for folder in folders for path in sorted((SCENARIOS / folder).glob("*.yaml")))
     total = sha256()
@@ -104,14 +104,14 @@ def text_to_keep() -> str:
 def made(kind: str) -> list[str]:
     """Return the lines of the list *kind*, from its files."""
     from scenarios.specification import loading
-    from simulator.analysis.text import table
-    from simulator.lookup import names
+    from simulator.reading.lookup import names
+    from simulator.reading.plain_text import table
 
     if kind == "scenarios":
         folders = {name: folder for folder in ("", *loading.FOLDERS) for name in loading.shipped(folder)}
         return table([[name, _described(name, folder)] for name, folder in folders.items()], align="ll").splitlines()
     if kind == "regions":
-        from scenarios.cost.regions import regions
+        from scenarios.cost.cost import regions
 
         return table([[name, f"{kg:g} kg/kWh"] for name, kg in regions().items()], align="lr").splitlines()
     if kind == "accounts":
@@ -128,15 +128,15 @@ def made(kind: str) -> list[str]:
 
 def _stack(name: str) -> list[str]:
     """Return the name of a software stack and its description."""
-    from workloads.stack import specification
+    from workloads.software_stack import specification
 
     return [name, specification(name).description]
 
 
 def _composed() -> list[str]:
     """Return lines of the stacks that are composed of others: name, what of, and description."""
-    from simulator.analysis.text import table
-    from workloads.stack import GROUPS, aliases
+    from simulator.reading.plain_text import table
+    from workloads.software_stack import GROUPS, aliases
 
     rows = [
         [name, " + ".join([entry["preset"], *entry.get(GROUPS, [])]), entry["description"]]
@@ -147,7 +147,7 @@ def _composed() -> list[str]:
 
 def _model(name: str) -> list[str]:
     """Return the name of a model of the catalogue, its number of parameters and its description."""
-    from workloads.specification import model, specification
+    from workloads.architectures.specification import model, specification
 
     count = model(name).parameters
     shown = f"{count / 1e9:.4g}B" if count >= 1e9 else f"{count / 1e6:.4g}M"
@@ -158,7 +158,7 @@ def _gpu(name: str) -> list[str]:
     """Return the name of a GPU of the catalogue, its dense peak in 16 bits, its memory and its memory bandwidth."""
     from math import isfinite
 
-    from simulator.units import show
+    from simulator.reading.units import show
     from topologies.catalogue import GPUS, device
 
     data = device(GPUS, name)
@@ -170,7 +170,7 @@ def _gpu(name: str) -> list[str]:
 
 def _link(name: str) -> list[str]:
     """Return the name of a link of the catalogue, its bandwidth in one direction and its latency."""
-    from simulator.units import show
+    from simulator.reading.units import show
     from topologies.catalogue import link_data
 
     data = link_data(name)
@@ -179,9 +179,9 @@ def _link(name: str) -> list[str]:
 
 def _algorithm(name: str) -> list[str]:
     """Return the name of an algorithm, its collectives, for how many ranks it is, and its description."""
-    from simulator.lookup import find
-    from simulator.network.transport.tuner import FOLDER, ranks_allowed
-    from simulator.schedule import COLLECTIVES
+    from simulator.network.library.tuner import FOLDER, ranks_allowed
+    from simulator.reading.lookup import find
+    from simulator.schedule.ops import COLLECTIVES
 
     module = find(FOLDER, name)
     kinds = ", ".join(kind for kind in COLLECTIVES if hasattr(module, kind))
@@ -202,7 +202,7 @@ ROWS: Mapping[str, tuple[Callable[[str], list[str]], str]] = {
 def _described(name: str, folder: str) -> str:
     """Return the description of the shipped scenario of that name, in one line, after its *folder*."""
     from scenarios.specification import loading
-    from simulator.document import read
+    from simulator.reading.yaml_and_json import read
 
     text = " ".join(str(read(loading.located(name)).get(("description",), "")).split())
     return f"{folder}: {text}" if folder else text

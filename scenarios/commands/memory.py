@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.arguments import Settings, named_as_options
 from scenarios.commands.terminal import say
 
@@ -41,7 +41,7 @@ def memory(
 
     from scenarios.estimates import machine, memory_text
     from scenarios.estimates import memory as estimated
-    from simulator.errors import ScenarioError
+    from simulator.reading.errors import ScenarioError
 
     if fsdp and zero is not None:
         raise ScenarioError(f"--fsdp and --zero {zero} are two methods; give one (fsdp shards as stage 3 does)")

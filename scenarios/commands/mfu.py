@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.arguments import Settings, named_as_options
 from scenarios.commands.terminal import say
 
@@ -30,8 +30,8 @@ def mfu(
     import json
 
     from scenarios.estimates import logged_step, machine
-    from simulator.errors import ScenarioError
-    from simulator.units import parse
+    from simulator.reading.errors import ScenarioError
+    from simulator.reading.units import parse
 
     try:
         seconds = parse(step, "time")

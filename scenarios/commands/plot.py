@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.arguments import OneScenario, Settings, numbers
-from scenarios.files.charts import CHARTS, WITHOUT_RUN
+from scenarios.results.run_folder import CHARTS, WITHOUT_RUN
 
 
 @app.command()
@@ -28,11 +28,11 @@ def plot(
     """Draw a scenario, or a directory that run wrote, which is simulated again, as a chart."""
     from scenarios.commands.evaluating import print_warnings
     from scenarios.commands.progress import progress
-    from scenarios.files.drawing import check, draw_result, files_of
+    from scenarios.results.charts import check, draw_result, files_of
     from scenarios.scenario import Scenario
-    from simulator.analysis.files import file_stems, suffix_of
-    from simulator.document.validation import listed
-    from simulator.errors import ScenarioError
+    from simulator.reading.errors import ScenarioError
+    from simulator.reading.files import file_stems, suffix_of
+    from simulator.reading.validation import listed
 
     if output is not None:
         suffix_of(output, (".png", ".svg", ".pdf"))
@@ -68,10 +68,10 @@ def _draw_activations(scenario: str, settings: list[str] | None, over: list[str]
     """Draw the map of activations of *scenario*, or of each of its variants."""
     from scenarios.build.explanation import check_trains
     from scenarios.commands.progress import progress
-    from scenarios.operators.activations import activations_chart, axes_of
+    from scenarios.results.activation_map import activations_chart, axes_of
     from scenarios.scenario import Scenario
-    from simulator.analysis import plot as charts
-    from simulator.analysis.files import file_stems
+    from simulator.charts import figures as charts
+    from simulator.reading.files import file_stems
 
     loaded = Scenario.load(scenario, options=settings)
     several = list(loaded.variants.values()) or [loaded]
@@ -90,8 +90,8 @@ def _draw_activations(scenario: str, settings: list[str] | None, over: list[str]
 
 
 def _window(text: str) -> tuple[float, float]:
-    from simulator.errors import ScenarioError
-    from simulator.units import parse
+    from simulator.reading.errors import ScenarioError
+    from simulator.reading.units import parse
 
     begin, _, end = text.partition(":")
     try:

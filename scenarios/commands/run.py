@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.application import InterruptedRunError, app
+from scenarios.commands.application import InterruptedRunError, app
 from scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
 from scenarios.commands.terminal import say
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scenarios.commands.progress import Progress
     from scenarios.results.result import Result
     from scenarios.scenario import Scenario
-    from simulator.timeline import Timeline
+    from simulator.analysis.timeline import Timeline
 
 
 @app.command()
@@ -75,8 +75,8 @@ def run(
 ) -> int:
     """Simulate scenarios, report, and write results under runs/NAME."""
     from scenarios.scenario import Scenario
-    from simulator.errors import ScenarioError
-    from simulator.plain_text import name_fault
+    from simulator.reading.errors import ScenarioError
+    from simulator.reading.plain_text import name_fault
 
     if jobs > 1 and not check:
         raise ScenarioError("--jobs shares the runs of --check; give that too")
@@ -103,7 +103,7 @@ def run(
 
 def _check_options(batch: int | None, tokens: str | None, nodes: int) -> None:
     """Raise `ScenarioError` for options of a model without its cluster."""
-    from simulator.errors import ScenarioError
+    from simulator.reading.errors import ScenarioError
 
     options = {"--batch": batch, "--tokens": tokens, "--nodes": nodes if nodes > 1 else None}
     if given := next((option for option, value in options.items() if value is not None), None):
@@ -112,7 +112,7 @@ def _check_options(batch: int | None, tokens: str | None, nodes: int) -> None:
 
 def _check_suffixes(trace: Path | None, spans: Path | None) -> None:
     """Raise `SimulatorError` if the name of a file does not tell its format."""
-    from simulator.analysis.files import suffix_of
+    from simulator.reading.files import suffix_of
 
     if trace is not None:
         suffix_of(trace, (".pftrace", ".json", ".json.gz"))
@@ -136,13 +136,13 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
 
     from scenarios.commands.evaluating import DOES_NOT_FIT, MISSED
     from scenarios.commands.progress import progress
-    from scenarios.files.finite import check_finite
     from scenarios.results.expectations import held, text
-    from scenarios.running import simulations
-    from simulator.gc_paused import gc_paused
+    from scenarios.results.result import check_finite
+    from scenarios.run.running import simulations
+    from simulator.schedule.gc_paused import gc_paused
 
     status, summaries = 0, []
-    folders = _Folders(files.output, len(loaded))
+    folders = _RunFolders(files.output, len(loaded))
     for number, scenario in enumerate(loaded, 1):
         place = f" ({number} of {len(loaded)})" if len(loaded) > 1 else ""
         with (
@@ -180,8 +180,8 @@ def _interruptible(missing: str) -> Iterator[None]:
 
 def _report(scenario: Scenario, result: Result, shown: Progress) -> str:
     """Return the report of *result*, with the next best change against the bubble of a pipeline."""
-    from scenarios.plan.trying import next_change
     from scenarios.results.step_numbers import StepNumbers
+    from scenarios.search.simulated_changes import next_change
 
     report = result.report()
     if not isinstance(result, StepNumbers):
@@ -191,7 +191,7 @@ def _report(scenario: Scenario, result: Result, shown: Progress) -> str:
     return f"{report}\n\n{change}" if change else report
 
 
-class _Folders:
+class _RunFolders:
     """Where results go: below *output*, or below ``runs`` if it is None; *runs*: how many results there are."""
 
     def __init__(self, output: Path | None, runs: int) -> None:
@@ -220,8 +220,8 @@ def _write(result: Result, target: Path, numbered: bool, files: _Files) -> None:
     *numbered*: take another name if it exists.
     """
     from scenarios.commands.progress import progress
-    from scenarios.files.run_folder import written_into
-    from scenarios.files.writing import MOST_SPANS, count, leaves_out_spans, write
+    from scenarios.results.result_files import MOST_SPANS, count, leaves_out_spans, write
+    from scenarios.results.run_folder import written_into
 
     with _interruptible(f"{target} was not written"), progress("writing") as shown:
         shown.begin(f"writing {target}", count(result))
@@ -244,23 +244,22 @@ def _write(result: Result, target: Path, numbered: bool, files: _Files) -> None:
 def _write_timelines(result: Result, files: _Files, runs: int) -> None:
     """Write traces and tables of spans of *result*, one of *runs* results, as far as they were asked for."""
     from scenarios.commands.progress import progress
-    from simulator.analysis import spans
-    from simulator.analysis.traces import trace
+    from simulator.traces import perfetto_and_chrome, span_table
 
     with progress("writing") as shown:
         if files.trace is not None:
             for timeline, target in _targets(result, files.trace, runs):
                 shown.begin(f"writing {target}")
-                trace.write(timeline, target, files.ranks)
+                perfetto_and_chrome.write(timeline, target, files.ranks)
         if files.spans is not None:
             for timeline, target in _targets(result, files.spans, runs):
                 shown.begin(f"writing {target}")
-                spans.write(timeline, target)
+                span_table.write(timeline, target)
 
 
 def _targets(result: Result, path: Path, runs: int) -> Iterator[tuple[Timeline, Path]]:
     """Yield each timeline of *result* and its file: *path*, with the timeline's name added if there are several."""
-    from simulator.analysis.files import file_stems
+    from simulator.reading.files import file_stems
 
     timelines, stems = result.timelines, file_stems(result.timelines)
     stem, dot, suffixes = path.name.partition(".")

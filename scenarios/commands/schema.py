@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 
 WHOLE = ("Expectation", "Straggler", "Table")
 """Sections that neither presets nor rows of a table complete: the file must have their required keys."""
@@ -20,7 +20,7 @@ def schema(
     """Print the JSON schema of a scenario, for editors."""
     import json
 
-    from simulator.files import write_text
+    from simulator.reading.files import write_text
 
     text = json.dumps(for_editors(), indent=2)
     if output is None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.arguments import OneScenario, Settings
 from scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
     from scenarios.commands.progress import Progress
     from scenarios.scenario import Scenario
-    from scenarios.sensitivity.report import Found
+    from scenarios.search.sensitivity import Found
 
 
 @app.command()
@@ -34,10 +34,10 @@ def sensitivity(
 
     from scenarios.build.explanation import check_trains
     from scenarios.commands.progress import progress
-    from scenarios.files.finite import check_finite
+    from scenarios.results.result import check_finite
     from scenarios.scenario import Scenario
-    from scenarios.sensitivity.report import report, summary
-    from simulator.analysis.files import file_stems, suffix_of
+    from scenarios.search.sensitivity import report, summary
+    from simulator.reading.files import file_stems, suffix_of
 
     if output is not None:
         suffix_of(output, (".png", ".svg", ".pdf"))
@@ -61,12 +61,10 @@ def sensitivity(
 
 
 def _found(scenario: Scenario, samples: int, shown: Progress) -> Found:
-    from scenarios.plan.changes import of_configuration
-    from scenarios.plan.trying import tried
-    from scenarios.sensitivity.elasticity import MOST_SLOW, Sensitivities
-    from scenarios.sensitivity.machine import machine
-    from scenarios.sensitivity.report import Found
-    from scenarios.sensitivity.uncertainty import sampled
+    from scenarios.alternatives.changes import of_configuration
+    from scenarios.search.sensitivity import MOST_SLOW, Found, Sensitivities
+    from scenarios.search.simulated_changes import tried
+    from scenarios.search.varied_machine import machine, sampled
 
     base = machine(scenario)
     simulation = base.simulation()
@@ -81,8 +79,8 @@ def _found(scenario: Scenario, samples: int, shown: Progress) -> Found:
 
 
 def _draw(found: Found, path: Path) -> None:
-    from simulator.analysis.plot.tornado import draw_tornado
-    from simulator.units import show
+    from simulator.charts.variation import draw_tornado
+    from simulator.reading.units import show
 
     scenario = found.sensitivities.base.scenario
     gpus = len(found.sensitivities.timeline.gpu_ranks)

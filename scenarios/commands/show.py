@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.arguments import OneScenario, Settings
 from scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from scenarios.operators.profile import Profile
+    from scenarios.results.operator_profile import Profile
     from scenarios.scenario import Scenario
 
 VIEWS = ("order", "groups", "derived", "topology", "advice", "critical", "operators", "recompute", "software")
@@ -41,11 +41,11 @@ def show(
         return
     what = what or "derived"
     from scenarios.build import explanation
-    from scenarios.build.memory.recompute_view import recompute_text
-    from scenarios.plan.advice import advice
+    from scenarios.build.recompute_view import recompute_text
     from scenarios.scenario import Scenario
-    from simulator.document.validation import listed, near
-    from simulator.errors import ScenarioError
+    from scenarios.search.parallelism_advice import advice
+    from simulator.reading.errors import ScenarioError
+    from simulator.reading.validation import listed, near
 
     views: dict[str, Callable[[Scenario], str]] = {
         "order": explanation.order,
@@ -80,12 +80,12 @@ def _constants(as_json: bool) -> None:
     """Print the constants that measurements inform."""
     import json
 
-    from scenarios.fitting import constants
+    from scenarios.fitting import provenance
 
     if as_json:
-        print(json.dumps(constants.as_json(), indent=2))
+        print(json.dumps(provenance.as_json(), indent=2))
     else:
-        say(constants.constants_text())
+        say(provenance.constants_text())
 
 
 def _topologies(scenario: str, settings: list[str] | None) -> None:
@@ -105,9 +105,9 @@ def _software(scenario: Scenario) -> str:
     from functools import partial
 
     from scenarios.commands.progress import progress
-    from scenarios.results.stacks import comparison, stacks
-    from scenarios.running import run
-    from simulator.gc_paused import gc_paused
+    from scenarios.results.software_stacks import comparison, stacks
+    from scenarios.run.running import run
+    from simulator.schedule.gc_paused import gc_paused
 
     with progress(f"simulating {scenario.name}", parts=len(stacks(scenario))) as watch, gc_paused():
         return comparison(scenario, partial(run, watch=watch))
@@ -117,11 +117,11 @@ def _critical(scenario: Scenario) -> str:
     """Simulate *scenario* and return its critical path as text."""
     from scenarios.build.explanation import check_trains
     from scenarios.commands.progress import progress
-    from scenarios.running import simulated
-    from simulator.analysis.critical.path import critical_path
-    from simulator.analysis.critical.slack import slack
-    from simulator.analysis.critical.table import lines, tables
-    from simulator.gc_paused import gc_paused
+    from scenarios.run.running import simulated
+    from simulator.analysis.critical_path import critical_path
+    from simulator.analysis.critical_path_tables import lines, tables
+    from simulator.analysis.slack import slack
+    from simulator.schedule.gc_paused import gc_paused
 
     check_trains(scenario, "critical path")
     with progress(f"simulating {scenario.name}") as watch, gc_paused():
@@ -132,7 +132,7 @@ def _critical(scenario: Scenario) -> str:
 
 def _operators(scenario: Scenario) -> str:
     """Simulate *scenario* and return the tables of its operators."""
-    from scenarios.operators.text import tables
+    from scenarios.results.operator_profile import tables
 
     return tables(_profile(scenario))
 
@@ -141,7 +141,7 @@ def _print_numbers(scenario: Scenario) -> None:
     """Print the operators of *scenario*, or of each of its variants, as JSON."""
     import json
 
-    from scenarios.operators.text import summary
+    from scenarios.results.operator_profile import summary
 
     found = [summary(_profile(one)) for one in scenario.variants.values() or [scenario]]
     print(json.dumps(found if scenario.variants else found[0], indent=2))
@@ -150,9 +150,9 @@ def _print_numbers(scenario: Scenario) -> None:
 def _profile(scenario: Scenario) -> Profile:
     from scenarios.build.explanation import check_trains
     from scenarios.commands.progress import progress
-    from scenarios.operators.profile import profile
-    from scenarios.running import simulated
-    from simulator.gc_paused import gc_paused
+    from scenarios.results.operator_profile import profile
+    from scenarios.run.running import simulated
+    from simulator.schedule.gc_paused import gc_paused
 
     check_trains(scenario, "operators")
     with progress(f"simulating {scenario.name}") as watch, gc_paused():

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.application import BAD_INPUT, InterruptedRunError, app
+from scenarios.commands.application import BAD_INPUT, InterruptedRunError, app
 from scenarios.commands.arguments import Jobs, On, OneScenario, Settings
 from scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
+    from scenarios.run.sweep import Sweep
+    from scenarios.run.sweep_table import Axis, Row
     from scenarios.scenario import Scenario
-    from scenarios.sweep.axes import Axis
-    from scenarios.sweep.result import Sweep
-    from scenarios.sweep.rows import Row
 
 
 @app.command()
@@ -47,17 +46,17 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON, and nothing else.")] = False,
 ) -> int:
     """Run a scenario over values of its keys: all combinations, a row of numbers for each."""
+    from scenarios.run import sweep_chart, sweep_table
+    from scenarios.run.sweep_chart import Plot
     from scenarios.scenario import Scenario
-    from scenarios.sweep import axes, chart, writing
-    from scenarios.sweep.chart import Plot
-    from simulator.files import check_writable
+    from simulator.reading.files import check_writable
 
-    chosen = axes.of_options(over)
+    chosen = sweep_table.of_options(over)
     drawn = Plot.of_text(plot) if plot is not None else None
     if drawn is not None:
-        chart.check(drawn, chosen)
+        sweep_chart.check(drawn, chosen)
     if output is not None:
-        writing.check(output)
+        sweep_table.check(output)
     loaded = Scenario.load(scenario, options=settings)
     picture = _picture(output, loaded.name)
     if drawn is not None:
@@ -80,8 +79,8 @@ def sweep(
 
 def _picture(output: Path | None, name: str) -> Path:
     """Return the file of the chart: beside the table *output*, or named after the scenario."""
-    from scenarios.sweep.writing import SUFFIXES
-    from simulator.analysis.files import file_stems, suffix_of
+    from scenarios.run.sweep_table import SUFFIXES
+    from simulator.reading.files import file_stems, suffix_of
 
     if output is None:
         return Path(f"{file_stems([name])[name]}_sweep.png")
@@ -93,9 +92,8 @@ def _swept(scenario: Scenario, axes: tuple[Axis, ...], zipped: bool, jobs: int, 
     from contextlib import closing
 
     from scenarios.commands.progress import progress
-    from scenarios.sweep.result import Sweep
-    from scenarios.sweep.runs import executed, runs
-    from simulator.errors import ExecutionError
+    from scenarios.run.sweep import Sweep, executed, runs
+    from simulator.reading.errors import ExecutionError
 
     several = list(runs(scenario, axes, zipped, remote=bool(on)))
     rows: dict[int, Row] = {}

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.application import app
+from scenarios.commands.application import app
 from scenarios.commands.arguments import OneScenario, Settings
 
 if TYPE_CHECKING:
+    from scenarios.evaluate.validation import ReplayOptions, Validation
     from scenarios.scenario import Scenario
-    from scenarios.validate.validation import ReplayOptions, Validation
-    from simulator.replay.testbed.testbed import Testbed
-
+    from simulator.replay.testbed import Testbed
 
 BACKENDS = ("gloo", "nccl")
 COMPUTE = ("sleep", "spin", "kernels")
@@ -47,9 +46,9 @@ def validate(
     ] = None,
 ) -> None:
     """Replay a scenario on real torch.distributed; print simulated beside measured, and draw both."""
-    from scenarios.files.run_folder import free_folder
+    from scenarios.evaluate.validation import ReplayOptions
+    from scenarios.results.run_folder import free_folder
     from scenarios.scenario import Scenario
-    from scenarios.validate.validation import ReplayOptions
 
     _hold(backend, BACKENDS, "--backend")
     _hold(compute, COMPUTE, "--compute")
@@ -77,8 +76,7 @@ def _tell(validation: Validation, scenario: Scenario, folder: Path | None, *, qu
     """Print the report of a validation of *scenario*, and write it into *folder*."""
     import sys
 
-    from scenarios.validate.report import validation_report
-    from scenarios.validate.writing import write
+    from scenarios.evaluate.validation import validation_report, write
 
     if not quietly:
         print(validation_report(validation))
@@ -95,8 +93,8 @@ def _print_json(done: list[Validation], scenario: Scenario) -> None:
 
 
 def _hold(value: str, choices: tuple[str, ...], option: str) -> None:
-    from simulator.document.validation import listed, near
-    from simulator.errors import ScenarioError
+    from simulator.reading.errors import ScenarioError
+    from simulator.reading.validation import listed, near
 
     if value not in choices:
         hint = near(value, choices)
@@ -106,7 +104,7 @@ def _hold(value: str, choices: tuple[str, ...], option: str) -> None:
 def _hold_positive(value: float | None, option: str) -> None:
     from math import isfinite
 
-    from simulator.errors import ScenarioError
+    from simulator.reading.errors import ScenarioError
 
     if value is not None and not (value > 0 and isfinite(value)):
         raise ScenarioError(f"{option} {value:g}: must be above 0")
@@ -114,7 +112,7 @@ def _hold_positive(value: float | None, option: str) -> None:
 
 def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
     """Yield the scenario, or its variants, on *ranks* ranks if given."""
-    from scenarios.validate.validation import resized
+    from scenarios.evaluate.validation import resized
 
     for one in scenario.variants.values() or (scenario,):
         yield one if ranks is None else resized(one, ranks)
@@ -123,8 +121,8 @@ def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
 def _validated(scenario: Scenario, options: ReplayOptions, testbed: bool, folder: Path) -> Validation | None:
     """Return the validation; what a replay measured before it failed is written into *folder*."""
     from scenarios.commands.progress import progress
-    from scenarios.validate.validation import validate as replayed
-    from scenarios.validate.writing import with_spans_kept
+    from scenarios.evaluate.validation import validate as replayed
+    from scenarios.evaluate.validation import with_spans_kept
     from simulator.replay.replay import BrokenReplayError
 
     try:
@@ -137,7 +135,7 @@ def _validated(scenario: Scenario, options: ReplayOptions, testbed: bool, folder
 @contextmanager
 def _built(scenario: Scenario, testbed: bool) -> Iterator[Testbed | None]:
     """Yield a testbed, if it is wanted, that exists as long as the context."""
-    from simulator.replay.testbed.testbed import build
+    from simulator.replay.testbed import build
 
     if not testbed:
         yield None

@@ -1,1 +1,1 @@
-"""Comparison of predictions with published measurements."""
+"""Comparison of predictions with measurements: published ones, and replays on real processes."""

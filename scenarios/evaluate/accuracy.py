@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 
 from scenarios.evaluate import comparisons
-from scenarios.evaluate.by_source import (
+from scenarios.evaluate.errors_by_source import (
     FAR,
     GROUPS,
     INFORMS,
@@ -19,12 +19,10 @@ from scenarios.evaluate.by_source import (
     headline,
     step_calibration,
 )
-from scenarios.evaluate.categories import ORDER
-from scenarios.evaluate.evaluation import Comparison, Evaluation, error_statistics
-from scenarios.evaluate.intervals import Calibration, coverage
-from scenarios.evaluate.layer_classes import COLUMNS, LayerClass
-from scenarios.evaluate.products import LONG, Products, mean_error
-from scenarios.fitting.constants import informed_by_hand
+from scenarios.evaluate.evaluation import ORDER, Comparison, Evaluation, error_statistics
+from scenarios.evaluate.layers_and_products import COLUMNS, LONG, LayerClass, ProductErrors, mean_error
+from scenarios.evaluate.prediction_intervals import Calibration, coverage
+from scenarios.fitting.provenance import informed_by_hand
 from scenarios.results.interval import CLASSES
 
 CATEGORIES = {
@@ -82,7 +80,7 @@ ERROR = (
 def page(
     evaluations: Sequence[Evaluation],
     waiting: Mapping[str, str],
-    products: Sequence[Products],
+    products: Sequence[ProductErrors],
     command: str,
     today: date,
 ) -> str:
@@ -168,7 +166,7 @@ def _sources(kind: str, own: Sequence[SourceErrors]) -> str:
     return f"## {kind.capitalize()} by source\n\n{_table(columns, rows)}"
 
 
-def _products(products: Sequence[Products]) -> Iterator[str]:
+def _products(products: Sequence[ProductErrors]) -> Iterator[str]:
     """Yield the errors of single products by GPU and precision."""
     rows = [
         [

@@ -7,8 +7,8 @@ from typing import Any
 
 from scenarios.evaluate.evaluation import Comparison, Evaluation, error_statistics
 from scenarios.results.expectations import Outcome, is_duration
-from simulator.analysis.text import table
-from simulator.units import show
+from simulator.reading.plain_text import table
+from simulator.reading.units import show
 
 ROWS = ("scenario", "run", "figure", "predicted", "measured", "error", "")
 GROUPS = ("group", "figures", "mean", "median", "worst", "time")

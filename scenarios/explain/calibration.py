@@ -11,20 +11,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from scenarios.calibrate import device, file
-from scenarios.calibrate.rank_placement import Outcome, RankPlacement, outcome
-from scenarios.calibrate.report import calibration_report, how_to_use
-from scenarios.explain.calls import sizes
-from scenarios.explain.piece import COPY, PHASES, Piece
+from scenarios.calibrate import communication, device
+from scenarios.calibrate.communication import Outcome, RankPlacement, calibration_report, how_to_use, outcome
+from scenarios.explain.communications import sizes
+from scenarios.explain.pieces_of_work import COPY, PHASES, Piece
 from scenarios.explain.run import Run
 from scenarios.scenario import Scenario
 from simulator.analysis.metrics import BUS_FACTOR
-from simulator.errors import CalibrationError
-from simulator.kernel import BYTES
-from simulator.network.transport.calibration import transport
-from simulator.replay.calibration.measured_device import Device, Product, Transfer
-from simulator.replay.calibration.measurement import SEND, Measurement
-from simulator.replay.entry import CACHED
+from simulator.hardware.kernel import BYTES
+from simulator.network.library.calibration_file import transport
+from simulator.reading.errors import CalibrationError
+from simulator.replay.calibration.accelerator_fit import CACHED
+from simulator.replay.calibration.measurements import SEND, Device, Measurement, Product, Transfer
 
 ON_ONE_SERVER = 8
 """GPUs of a server at most: without a scenario, more ranks have a network between servers that no trace describes."""
@@ -39,7 +37,9 @@ def write(run: Run, scenario: Scenario | None, path: Path) -> str:
     Raises `CalibrationError` if the traces have neither matrix products with shapes nor collectives with sizes.
     """
     measured, network = measured_device(run), _network(run, scenario)
-    origin = file.elsewhere(run.world_size, {"from": [trace.path.name for trace in run.traces], "traces": "profiler"})
+    origin = communication.elsewhere(
+        run.world_size, {"from": [trace.path.name for trace in run.traces], "traces": "profiler"}
+    )
     data: dict[str, Any] = {"version": 1}
     reports = []
     if measured is not None:
@@ -49,14 +49,14 @@ def write(run: Run, scenario: Scenario | None, path: Path) -> str:
         data = _joined(data, device.contents(fitted, origin))
         reports.append(device.device_report(fitted))
     if network is not None:
-        data = _joined(data, file.contents(network, origin))
+        data = _joined(data, communication.contents(network, origin))
         reports.append(calibration_report(network))
     if not reports:
         raise CalibrationError(
             f"{run.traces[0].path}: has neither matrix products with shapes nor collectives with sizes of several "
             "ranks; record with record_shapes=True"
         )
-    file.write(data, path)
+    communication.write(data, path)
     use = how_to_use(network, path, False) if network is not None else f"next: node: {{accelerator: {path}}}"
     return "\n\n".join([*reports, f"wrote {path}\n{use}"])
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from scenarios.alternatives.changes import Change, of_configuration, with_needs
 from scenarios.build.built import BuiltScenario
 from scenarios.explain.gap import Cause, Gap
-from scenarios.plan.changes import Change, of_configuration, with_needs
-from scenarios.sensitivity.machine import Machine, machine
-from simulator.errors import SimulatorError
-from simulator.schedule import Compute
-from simulator.timeline import Timeline
-from simulator.units import show
+from scenarios.search.varied_machine import VariedMachine, machine
+from simulator.analysis.timeline import Timeline
+from simulator.reading.errors import SimulatorError
+from simulator.reading.units import show
+from simulator.schedule.ops import Compute
 
 MOST = 3
 """Changes that are told."""
@@ -120,7 +120,7 @@ def _step_time(scenario: BuiltScenario, timeline: Timeline, faults: Sequence[Fau
     return _machine(_as_measured(scenario, faults), timeline, faults).step_time()
 
 
-def _machine(scenario: BuiltScenario, timeline: Timeline, faults: Sequence[Fault]) -> Machine:
+def _machine(scenario: BuiltScenario, timeline: Timeline, faults: Sequence[Fault]) -> VariedMachine:
     base = machine(scenario)
     slow = dict(base.variation.stragglers)
     for rank in timeline.gpu_ranks:

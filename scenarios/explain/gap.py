@@ -3,6 +3,8 @@
 Both steps are divided into the same parts, so the differences of the parts sum to the gap. If one rank is later than in
 the simulation, the gap is explained on that rank. What it has more than the others is its lateness, the rest are the
 other causes.
+
+A real run beside the simulation of a scenario.
 """
 
 from __future__ import annotations
@@ -11,14 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from scenarios.build.explanation import check_trains
 from scenarios.explain.breakdown import DEPENDENCY, GAPS, breakdown, mean
-from scenarios.explain.calls import MESSAGES, Overlap, Size, family, large, overlaps, sizes
+from scenarios.explain.communications import MESSAGES, Overlap, Size, family, large, overlaps, sizes
 from scenarios.explain.kernels import by_layer, longest
 from scenarios.explain.lateness import WAITS, Late, Noise, latest
-from scenarios.explain.piece import COPY, HOST, LOADING, PHASES, WAITING
-from scenarios.explain.rank_trace import RankTrace
+from scenarios.explain.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING
+from scenarios.explain.rank_trace import RankTrace, simulated
 from scenarios.explain.run import Run
-from simulator.accelerator import Accelerator
+from scenarios.run.running import simulated as simulate
+from scenarios.scenario import Scenario
+from simulator.analysis.timeline import Timeline
+from simulator.hardware.accelerator import Accelerator
+from simulator.reading.errors import TraceError
 
 SIGNIFICANT, WITHOUT_GPU = 0.05, 0.2
 """Share of the simulated step from which a longer duration is named; without a GPU ranks share processors, and healthy
@@ -246,3 +253,23 @@ def other_sizes(real: Sequence[RankTrace], simulated: Sequence[RankTrace], kind:
     texts = [f"{count:.4g} of {nbytes / 1e6:.4g} MB" for count, nbytes in zip(counts, means, strict=True)]
     text = f"{kind} of other sizes (buckets): {texts[0]} a step, simulated {texts[1]}"
     return Cause("other_sizes", 0.0, text, kind, *means)
+
+
+def compared(run: Run, scenario: Scenario) -> tuple[Timeline, Gap]:
+    """Simulate *scenario*; return its timeline, and the gap of *run* to it.
+
+    Raises `ScenarioError` for a scenario without a training step, `TraceError` if the run has other ranks.
+    """
+    if scenario.variants:
+        names = ", ".join(list(scenario.variants)[:8])
+        raise TraceError(f"{scenario.name} has variants ({names}); compare the run with a scenario that has none")
+    check_trains(scenario, "explain")
+    timeline = simulate(scenario, scenario.schedule())
+    ranks = len(timeline.gpu_ranks)
+    if run.world_size != ranks:
+        raise TraceError(
+            f"{run.traces[0].path}: is of a run with {run.world_size} ranks, but {scenario.name} has {ranks}; "
+            "set the nodes of its cluster to those of the run"
+        )
+    gpu = scenario.cluster().accelerator(scenario.derived.devices[0])
+    return timeline, gap(run, simulated(timeline, [trace.rank for trace in run.traces]), gpu)

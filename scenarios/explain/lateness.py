@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from scenarios.explain.breakdown import DEPENDENCY, GAPS, breakdown, mean
-from scenarios.explain.piece import COPY, HOST, LOADING, PHASES, WAITING, Piece
+from scenarios.explain.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING, Piece
 from scenarios.explain.rank_trace import RankTrace
 
 WAITS = (WAITING, DEPENDENCY)

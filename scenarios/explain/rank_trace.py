@@ -1,4 +1,6 @@
-"""The trace of one real rank: its pieces of work, and its training steps.
+"""The trace of one rank, real or in the form of one by simulation: its pieces of work, its training steps. With a GPU,
+pieces are its kernels. Without one, pieces are the operators of the host's threads: the outermost ones that are no
+frame around others.
 
 With a GPU, pieces are its kernels. Without one, pieces are the operators of the host's threads: the outermost ones that
 are no frame around others.
@@ -7,20 +9,80 @@ are no frame around others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from scenarios.explain import communication, steps
-from scenarios.explain.host import LOADER, Context, contexts, frames
-from scenarios.explain.operators import operators
-from scenarios.explain.piece import COPY, LOADING, Piece
-from scenarios.explain.steps import Step
+from scenarios.explain import pieces_of_work
+from scenarios.explain.host_operators import LOADER, Context, contexts, frames, operators
+from scenarios.explain.pieces_of_work import COPY, HOST, LOADING, Call, Piece
 from scenarios.explain.trace_file import Event, TraceFile, read
-from simulator.errors import TraceError
-from simulator.plain_text import printable
+from simulator.analysis.timeline import Timeline
+from simulator.reading.errors import TraceError
+from simulator.reading.plain_text import printable
+from simulator.schedule.mesh import family
+from simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
+
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+
+
+class Step(NamedTuple):
+    """The training step of that *number*, from *begin* to *end* (s)."""
+
+    number: int
+    begin: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """Its duration, s."""
+        return self.end - self.begin
+
+
+def marked(file: TraceFile) -> list[Step]:
+    """Return the steps that the profiler marked on the host."""
+    found: dict[int, Step] = {}
+    for event in file.events:
+        named = _STEP.match(event.name)
+        if named and event.category in ("user_annotation", "cpu_op", "operator", "user annotation", ""):
+            number = int(named.group(1)[:12])
+            found[number] = Step(number, event.begin, event.end)
+    return sorted(found.values(), key=lambda step: step.begin)
+
+
+def on_gpu(pieces: Sequence[Piece], ranges: Sequence[Step]) -> list[Step]:
+    """Return the steps of the GPU: each ends with the last kernel that the host launched in it.
+
+    Of several the first is left out: when it began on the GPU is not known.
+    """
+    ends, begins = {}, {}
+    for step in ranges:
+        mine = [piece for piece in pieces if step.begin <= piece.launched < step.end and piece.part != LOADING]
+        if mine:
+            ends[step.number] = max(*(piece.end for piece in mine), step.end)
+            begins[step.number] = min(piece.begin for piece in mine)
+    numbers = list(ends)
+    if len(numbers) == 1:
+        return [Step(numbers[0], begins[numbers[0]], ends[numbers[0]])]
+    return [Step(now, ends[before], ends[now]) for before, now in pairwise(numbers)]
+
+
+def after_backward(pieces: Sequence[Piece], steps: Sequence[Step]) -> tuple[Piece, ...]:
+    """Return *pieces* where what follows the last backward kernel of a step belongs to the optimizer."""
+    last = {}
+    for step in steps:
+        ends = [piece.begin for piece in pieces if piece.part == "backward" and step.begin <= piece.begin < step.end]
+        last[step] = max(ends, default=step.end)
+    return tuple(piece._replace(part="optimizer") if _follows(piece, last) else piece for piece in pieces)
+
+
+def _follows(piece: Piece, last: Mapping[Step, float]) -> bool:
+    """True if *piece* seems to be of the forward pass but comes after the *last* backward kernel of its step."""
+    return piece.part == "forward" and any(end < piece.begin < step.end for step, end in last.items())
+
 
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
@@ -69,8 +131,8 @@ def rank_trace(path: Path) -> RankTrace:
     if not pieces:
         raise TraceError(f"{path}: has neither kernels of a GPU nor operators; record ProfilerActivity.CUDA or CPU")
     ordered = sorted([*pieces, *_loading(file)], key=lambda piece: piece.begin)
-    ranges = steps.marked(file)
-    found = steps.on_gpu(ordered, ranges) if kernels else ranges
+    ranges = marked(file)
+    found = on_gpu(ordered, ranges) if kernels else ranges
     whole = (Step(0, ordered[0].begin, max(piece.end for piece in ordered)),)
     measured = tuple(step for step in found or whole if step.end > step.begin)
     if not measured:
@@ -81,7 +143,7 @@ def rank_trace(path: Path) -> RankTrace:
         world,
         _device(file, kernels),
         bool(kernels),
-        steps.after_backward(ordered, measured),
+        after_backward(ordered, measured),
         measured,
         bool(ranges),
         file.origin,
@@ -133,12 +195,12 @@ def _kernels(file: TraceFile, kernels: Sequence[Event], launches: dict[int, Even
 
 
 def _kernel(event: Event, launched: Event | None, context: Context, world: int) -> Piece:
-    kind, call, part = communication.kernel_kind(event.name), None, context.phase
+    kind, call, part = pieces_of_work.kernel_kind(event.name), None, context.phase
     action = event.args.get("action")
     if isinstance(action, str) and (found := _ACTION.match(action)):
         part = _PHASES[found.group(1)]
     if kind is not None:
-        call = communication.call(kind, event.args, context.call, world)
+        call = pieces_of_work.call(kind, event.args, context.call, world)
         part = call.kind
     elif "memcpy" in event.category and "DtoD" not in event.name:
         part = COPY
@@ -169,3 +231,64 @@ def _loading(file: TraceFile) -> Iterator[Piece]:
     for event in file.events:
         if event.name.startswith(LOADER):
             yield Piece(event.name, LOADING, "host", event.begin, event.end)
+
+
+_PHASE_OF_ACTION = {
+    "F": "forward",
+    "B": "backward",
+    "I": "backward",
+    "W": "backward",
+    "R": "backward",
+    "O": "optimizer",
+}
+"""The phase of a real kernel by that of an action; torch recomputes within the backward pass."""
+
+
+def simulated(timeline: Timeline, ranks: Sequence[int]) -> list[RankTrace]:
+    """Return the simulated traces of *ranks*. The wait of a communication is the time from ready to begin."""
+    begin, end = timeline.window
+    width = (end - begin) / timeline.steps_measured
+    steps = tuple(
+        Step(n, begin + n * width, begin + (n + 1) * width) for n in range(max(1, round(timeline.steps_measured)))
+    )
+    return [
+        RankTrace(
+            Path("simulated"), rank, len(timeline.gpu_ranks), "", True, tuple(_simulated_pieces(timeline, rank)), steps,
+        )
+        for rank in ranks
+    ]  # fmt: skip
+
+
+def _simulated_pieces(timeline: Timeline, rank: int) -> list[Piece]:
+    pieces = []
+    for span in timeline.spans(rank):
+        op = span.op
+        call = _simulated_call(timeline, rank, op)
+        begin = span.ready if call is not None else span.begin
+        pieces.append(
+            Piece(
+                op.name, _simulated_part(op, call), op.stream, begin, span.end, nan, op.name, op.layer or "", call=call,
+                wait=span.begin - begin,
+            )
+        )  # fmt: skip
+    return sorted(pieces, key=lambda piece: piece.begin)
+
+
+def _simulated_part(op: Op, call: Call | None) -> str:
+    if call is not None:
+        return call.kind
+    if isinstance(op, Copy):
+        return HOST if op.on_host else COPY
+    if isinstance(op, Delay) or (isinstance(op, Compute) and op.on == "host"):
+        return HOST
+    return _PHASE_OF_ACTION.get(op.action.phase, "compute") if op.action else "compute"
+
+
+def _simulated_call(timeline: Timeline, rank: int, op: Op) -> Call | None:
+    if isinstance(op, Send | Recv):
+        return Call("send" if isinstance(op, Send) else "recv", op.nbytes, family(op.over), 2)
+    if not isinstance(op, Collective):
+        return None
+    place = timeline.schedule.mesh.axes[op.over].place(rank)
+    ranks = len(timeline.schedule.mesh.axes[op.over].groups[place[0]]) if place else 1
+    return Call(op.kind, op.nbytes, family(op.over), ranks)

@@ -1,20 +1,22 @@
-"""The report on a real run: step, parts, slowest rank, kernels, communications; the gap, and changes against it."""
+"""The report on a real run, and its numbers: step, parts, slowest rank, kernels, communications, gap, changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from scenarios.explain.breakdown import busy, parts_in_order, stretches
-from scenarios.explain.calls import Size, like, sizes
-from scenarios.explain.changes import Suggestions
-from scenarios.explain.gap import Gap
+from scenarios.explain.changes import Suggestions, suggestions
+from scenarios.explain.communications import Size, like, sizes
+from scenarios.explain.gap import Gap, compared
 from scenarios.explain.kernels import Kernels, by_class, longest, title
 from scenarios.explain.lateness import Noise
-from scenarios.explain.piece import HOST, PHASES
+from scenarios.explain.pieces_of_work import HOST, PHASES
 from scenarios.explain.run import Run
-from simulator.accelerator import Accelerator
-from simulator.analysis.text import indented, table
-from simulator.units import show
+from scenarios.scenario import Scenario
+from simulator.hardware.accelerator import Accelerator
+from simulator.reading.plain_text import indented, table
+from simulator.reading.units import show
 
 MOST_ROWS = 8
 """Kernels and communications that are listed."""
@@ -204,3 +206,58 @@ def suggestions_report(found: Suggestions) -> str:
         lines.append("  none gains more than 0.5 %")
     lines += [f"  not in the simulation: {text}" for text in found.beyond]
     return "\n".join(lines)
+
+
+def summary(run: Run, scenario: Scenario | None) -> dict[str, Any]:
+    """Return the numbers as `explain --json` prints them; times in s, bytes, bytes/s."""
+    found = {
+        "ranks": len(run.traces),
+        "world_size": run.world_size,
+        "steps": len(run.traces[0].steps),
+        "step_time_s": run.step_time,
+        "busy_s": busy(run.parts),
+        "breakdown_s": run.parts,
+        "breakdown_of_ranks_s": {str(rank): parts for rank, parts in run.breakdowns.items()},
+        "slowest_rank": _late_numbers(run),
+        "communications": [
+            {
+                "kind": one.call.kind, "bytes": one.call.nbytes, "ranks": one.call.ranks, "per_step": one.per_step,
+                "transfer_s": one.seconds, "wait_s": one.waited, "busbw": one.busbw,
+            }
+            for one in sizes(run.traces)
+        ],
+    }  # fmt: skip
+    if scenario is not None:
+        found["gap"] = _gap_numbers(run, scenario)
+    return found
+
+
+def _size(one: Size) -> dict[str, Any]:
+    call = {"kind": one.call.kind, "bytes": one.call.nbytes, "ranks": one.call.ranks, "per_step": one.per_step}
+    return {**call, "transfer_s": one.seconds, "wait_s": one.waited, "busbw": one.busbw}
+
+
+def _late_numbers(run: Run) -> dict[str, Any] | None:
+    late = run.late
+    if late is None:
+        return None
+    noise = Noise(run.traces)
+    told = {"rank": late.rank, "behind_s": late.seconds, "because_s": dict(late.because)}
+    return {**told, "steady_s": noise.steady(late), "noise_s": noise.most}
+
+
+def _gap_numbers(run: Run, scenario: Scenario) -> dict[str, Any]:
+    timeline, gap = compared(run, scenario)
+    better = suggestions(scenario, timeline, gap)
+    first = gap.first
+    return {
+        "scenario": scenario.name,
+        "simulated_step_time_s": gap.simulated,
+        "gap_s": gap.seconds,
+        "causes": [
+            {"kind": one.kind, "subject": one.subject, "s": one.seconds, "text": one.text} for one in gap.causes
+        ],
+        "first_cause": first.kind if first else None,
+        "as_measured_s": better.as_measured,
+        "changes": [{"text": one.text, "step_time_s": one.step_time} for one in better.changes],
+    }

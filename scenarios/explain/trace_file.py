@@ -12,9 +12,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simulator.document.quantities import written
-from simulator.errors import TraceError
-from simulator.plain_text import printable
+from simulator.reading.errors import TraceError
+from simulator.reading.plain_text import printable
+from simulator.reading.quantities import written
 
 LARGEST = 2 * 2**30
 """Bytes of JSON of one rank, uncompressed. A trace of a few steps has some 100 MB; Python needs ten times as much."""

@@ -19,13 +19,12 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from scenarios.fitting.products import IN_STEPS
-from simulator.comma_separated import read_rows
-from simulator.document import read
-from simulator.errors import CalibrationError, SimulatorError
-from simulator.files import UnreadableFile
-from simulator.products import Numbers
+from simulator.hardware.matrix_products import Numbers
+from simulator.reading.errors import CalibrationError, SimulatorError
+from simulator.reading.files import UnreadableFile, read_rows
+from simulator.reading.yaml_and_json import read
 from topologies.catalogue import GPUS, device
-from workloads.operators.attention import TILE
+from workloads.operators.attentions.core_attention import TILE
 
 COLUMNS = ("batch", "length", "heads", "key_value_heads", "head_size", "us")
 """The numbers of a row, beside its *gpu*."""

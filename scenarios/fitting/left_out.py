@@ -17,25 +17,24 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from scenarios.execution import Failure, execute
-from scenarios.fitting import gpus, nccl, nccl_tests, profiles
-from scenarios.fitting.computation import PARAMETERS, V100_PARAMETERS
-from scenarios.fitting.least_squares import least_squares
-from scenarios.fitting.parameter import Parameter
-from scenarios.fitting.row import Row
-from scenarios.fitting.sources import source_of, source_of_table
+from scenarios.fitting import gpus, nccl, nccl_tests
+from scenarios.fitting import gpus as profiles
+from scenarios.fitting.gpus import A100_PARAMETERS, V100_PARAMETERS
+from scenarios.fitting.provenance import source_of, source_of_table
+from scenarios.fitting.robust_fit import Parameter, Row, least_squares
 from scenarios.results.uncertainty import FITS
+from scenarios.run.execution import execute
+from scenarios.run.processes import Failure
 from scenarios.scenario import Scenario
 from scenarios.specification.loading import SHIPPED
-from simulator.accelerator import Accelerator
-from simulator.document import read
-from simulator.document.yaml_text import yaml_text
-from simulator.errors import CalibrationError
-from simulator.files import write_text
-from simulator.network.transport.nccl import FITTED
-from simulator.network.transport.nccl import nccl as nccl_transport
+from simulator.hardware.accelerator import Accelerator
+from simulator.network.library.nccl import FITTED
+from simulator.network.library.nccl import nccl as nccl_transport
+from simulator.reading.errors import CalibrationError
+from simulator.reading.files import write_text
+from simulator.reading.yaml_and_json import read, yaml_text
 from topologies.catalogue import GPUS
-from workloads.stack import holds
+from workloads.software_stack import holds
 
 FOLDER = Path(__file__).with_name("left_out")
 
@@ -172,7 +171,7 @@ def _fitted(job: tuple[str, ...]) -> dict[str, float]:
         return found
     rows = [row for stem in _stems(fit) for row in gpus.rows_of(_table(stem))]
     shipped = _shipped(fit)["parameters"]
-    known = dict.fromkeys((*PARAMETERS, *V100_PARAMETERS, *profiles.PARAMETERS))
+    known = dict.fromkeys((*A100_PARAMETERS, *V100_PARAMETERS, *profiles.PROFILE_PARAMETERS))
     own = [one for one in known if one.name in shipped]
     values = _without(source, own, rows, {one.name: shipped[one.name]["value"] for one in own})
     return {one.name: float(f"{values[one.name]:.3g}") for one in own if one.lands}

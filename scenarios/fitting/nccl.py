@@ -10,15 +10,12 @@ from typing import Any
 
 from scipy.linalg import block_diag
 
-from scenarios.fitting.folds import FOLDS, HeldOut, cross_validated
-from scenarios.fitting.least_squares import Fit, least_squares
+from scenarios.fitting.fit_report import FOLDS, HeldOut, cross_validated, fit_report
 from scenarios.fitting.nccl_generations import LANDS
 from scenarios.fitting.nccl_tests import laid, rows, stages
-from scenarios.fitting.parameter import Values
-from scenarios.fitting.report import fit_report
-from scenarios.fitting.row import Row
-from simulator.network.transport.nccl import tuning_model
-from simulator.network.transport.parameters import difference
+from scenarios.fitting.robust_fit import Fit, Row, Values, least_squares
+from simulator.network.library.nccl import tuning_model
+from simulator.network.library.transport_parameters import difference
 
 
 def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:

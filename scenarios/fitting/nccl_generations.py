@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scenarios.fitting.parameter import Parameter, Values
-from simulator.network.transport.transport import Transport
+from scenarios.fitting.robust_fit import Parameter, Values
+from simulator.network.transport import Transport
 
-LANDS = "simulator.network.transport.nccl_fitted:transport."
+LANDS = "simulator.network.library.nccl_fitted:transport."
 
 GENERATIONS = {"nvlink4": "hopper", "nvlink5": "blackwell"}
 """By kind of NVLink the generation of its GPUs: those that only NCCL's newest tables know. What collectives take on an
@@ -25,7 +25,7 @@ the tables.
 
 
 @dataclass(frozen=True)
-class Quantity:
+class GenerationQuantity:
     """A quantity that each generation has: the start of its fit, its bounds and its *places* in a calibration file.
 
     *places*: paths with ``{link}`` for the kind of NVLink. *protocols*: (algorithm, protocol) of the collectives that
@@ -44,14 +44,14 @@ class Quantity:
     spread: float = 0.7
 
 
-def _latencies(protocol: str, start: float, hop: float) -> Iterator[Quantity]:
+def _latencies(protocol: str, start: float, hop: float) -> Iterator[GenerationQuantity]:
     """The start and the hop of *protocol*, whose figures in NCCL's tables ("2.30") are *start* and *hop*, s."""
     name, rings = protocol.lower(), (("ring", protocol), ("tree", protocol))
     places = [f"{{link}}.{algorithm}.{protocol}" for algorithm, _ in rings]
     starts, hops = (tuple(f"{table}_latency.{place}" for place in places) for table in ("start", "hop"))
     words = f"collective by {protocol} takes beside its hops", f"hop by {protocol} takes in a server"
-    yield Quantity(f"{name}_start", start, 1e-6, 60e-6, "s", f"what a {words[0]}", starts, rings)
-    yield Quantity(f"{name}_hop", hop, 0.2e-6, 20e-6, "s", f"what a {words[1]}", hops, rings)
+    yield GenerationQuantity(f"{name}_start", start, 1e-6, 60e-6, "s", f"what a {words[0]}", starts, rings)
+    yield GenerationQuantity(f"{name}_hop", hop, 0.2e-6, 20e-6, "s", f"what a {words[1]}", hops, rings)
 
 
 QUANTITIES = (
@@ -59,7 +59,7 @@ QUANTITIES = (
     *_latencies("LL128", 14e-6, 1.9e-6),
     *_latencies("Simple", 8.4e-6, 3.4e-6),
     *(
-        Quantity(
+        GenerationQuantity(
             f"grouped_{protocol.lower()}",
             start,
             1e-6,
@@ -71,7 +71,7 @@ QUANTITIES = (
         )
         for protocol, start in (("LL", 6.6e-6), ("Simple", 8.4e-6))
     ),
-    Quantity(
+    GenerationQuantity(
         "grouped_rate",
         300e9,
         100e9,
@@ -83,7 +83,7 @@ QUANTITIES = (
         ("nvlink5",),
     ),
     *(
-        Quantity(
+        GenerationQuantity(
             "ring_rate",
             rate,
             100e9,
@@ -97,7 +97,7 @@ QUANTITIES = (
         )
         for link, rate in (("nvlink4", 14.5 / 14 * 367.2e9), ("nvlink5", 14.5 / 14 * 682.2e9))
     ),
-    Quantity(
+    GenerationQuantity(
         "nvls_start",
         25e-6,
         1e-6,
@@ -115,7 +115,7 @@ eight B200 (stas00/ml-engineering), which is 14 rounds of 14.5, and which such l
 """
 
 
-def _parameter(quantity: Quantity, link: str) -> Parameter:
+def _parameter(quantity: GenerationQuantity, link: str) -> Parameter:
     return Parameter(
         f"{GENERATIONS[link]}_{quantity.name}",
         quantity.start,

@@ -17,17 +17,15 @@ from pathlib import Path
 import topologies
 from scenarios.fitting import nccl_generations
 from scenarios.fitting.nccl_generations import LANDS
-from scenarios.fitting.parameter import Parameter, Values
-from scenarios.fitting.row import Row
-from simulator.cluster import Cluster
-from simulator.errors import CalibrationError
-from simulator.network.transport.candidate import candidate
-from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.group_properties import NET, NVLINK
-from simulator.network.transport.nccl import nccl
-from simulator.network.transport.parameters import PLACES
-from simulator.network.transport.transport import Transport
-from simulator.network.transport.tuner import steps
+from scenarios.fitting.robust_fit import Parameter, Row, Values
+from simulator.hardware.cluster import Cluster
+from simulator.network.library.communicator import Communicator
+from simulator.network.library.nccl import nccl
+from simulator.network.library.transport_parameters import PLACES
+from simulator.network.library.tuner import steps
+from simulator.network.placing.candidates import candidate
+from simulator.network.transport import NET, NVLINK, Transport
+from simulator.reading.errors import CalibrationError
 
 NVLS = "nvls", "Simple"
 
@@ -189,7 +187,7 @@ ONLY = {
 
 
 @dataclass(frozen=True)
-class Machine:
+class MeasuredMachine:
     """The *cluster* of a sweep, its NCCL *version*, and its *driver*, as in a scenario's collective."""
 
     cluster: Cluster
@@ -198,7 +196,7 @@ class Machine:
 
 
 @lru_cache
-def machine(name: str) -> Machine:
+def machine(name: str) -> MeasuredMachine:
     """Return the machine that the tables call *name*.
 
     One-node tables are of the time of NCCL 2.14 (vTrain ships PyTorch 2.0.1), whose tuning tables are those of 2.10. Of
@@ -206,15 +204,15 @@ def machine(name: str) -> Machine:
     The table of NCCL 2.27 and 2.29 names its GPUs.
     """
     if name in PRESETS:
-        return Machine(topologies.cluster(PRESETS[name]), "2.30", "processes")
+        return MeasuredMachine(topologies.cluster(PRESETS[name]), "2.30", "processes")
     if name == "V100":
-        return Machine(topologies.cluster("dgx1"), "2.10", "one_process")
+        return MeasuredMachine(topologies.cluster("dgx1"), "2.10", "one_process")
     if name == "A100":
-        return Machine(topologies.cluster("dgx_a100_80gb"), "2.10", "one_process")
+        return MeasuredMachine(topologies.cluster("dgx_a100_80gb"), "2.10", "one_process")
     if name == "H100":
-        return Machine(topologies.cluster("dgx_h100"), "2.30", "processes")
+        return MeasuredMachine(topologies.cluster("dgx_h100"), "2.30", "processes")
     four = {"preset": "dgx_a100_80gb", "nodes": 4, "node": {"nics": 4}}
-    return Machine(topologies.cluster(four), "2.30", "torch")
+    return MeasuredMachine(topologies.cluster(four), "2.30", "torch")
 
 
 def library(version: str, values: Values) -> Transport:

@@ -1,6 +1,6 @@
 """The fit to measured matrix products: one model of a product's time for all GPUs, with few parameters by generation.
 
-A row is one product, alone on one GPU, repeated a few times in a CUDA graph. Its time is that of `simulator.products`
+A row is one product, alone on one GPU, repeated a few times in a CUDA graph. Its time is that of `simulator.hardware.matrix_products`
 with what belongs to the measurement, not to the product:
 
 - a kernel that runs longer than a *window* is measured at the clock to which the power limit lowers it (*sustained*);
@@ -26,12 +26,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from simulator.accelerator import Accelerator
-from simulator.comma_separated import read_rows
-from simulator.document import read
-from simulator.errors import CalibrationError, SimulatorError
-from simulator.files import UnreadableFile
-from simulator.products import Numbers, Tiling, arithmetic_seconds, tiles_down
+from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.matrix_products import Numbers, Tiling, arithmetic_seconds, tiles_down
+from simulator.reading.errors import CalibrationError, SimulatorError
+from simulator.reading.files import UnreadableFile, read_rows
+from simulator.reading.yaml_and_json import read
 from topologies.catalogue import GPUS, device, products_at_power
 
 COLUMNS = {"gpu", "dtype", "m", "n", "k", "us"}

@@ -12,13 +12,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from scenarios.files.run_folder import RESULT
-from scenarios.plan.writing import ANSWER
 from scenarios.report.parts import Cell, Part, Section, Table, Text
-from simulator.document import Fault
-from simulator.document.json_text import parse_json, shown_at
-from simulator.errors import ScenarioError
-from simulator.files import UnreadableFile, read_text
+from scenarios.results.run_folder import RESULT
+from scenarios.search.answer import ANSWER
+from simulator.reading.errors import ScenarioError
+from simulator.reading.files import UnreadableFile, read_text
+from simulator.reading.validation import Fault
+from simulator.reading.yaml_and_json import parse_json, shown_at
 
 SWEEPS = (".csv", ".csv.gz")
 LARGEST = 64 * 2**20

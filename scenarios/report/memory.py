@@ -10,10 +10,10 @@ import numpy as np
 from scenarios.report.parts import Chart, Part, Section, Text
 from scenarios.results.step_numbers import StepNumbers
 from simulator.analysis import memory
-from simulator.analysis.palette import SERIES_FILLS, categories_in_order, category_fill
-from simulator.analysis.pipeline import pipeline_ranks
-from simulator.analysis.rows import evenly
-from simulator.timeline import Floats
+from simulator.analysis.timeline import Floats
+from simulator.charts.palette import SERIES_FILLS, categories_in_order, category_fill
+from simulator.charts.pipeline import pipeline_ranks
+from simulator.charts.rows import evenly
 
 BINS = 1000
 """Bins of time, about one for each pixel; each shows its fullest moment."""

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from scenarios.operators.profile import Row, profile
-from scenarios.operators.text import PHASES, bounds
 from scenarios.report.parts import Cell, Section, Table, Text
+from scenarios.results.operator_profile import PHASES, Row, bounds, profile
 from scenarios.results.result import Result
-from simulator.analysis.palette import paint_of
-from simulator.schedule import Op
-from simulator.timeline import Timeline
-from simulator.units import show
+from simulator.analysis.timeline import Timeline
+from simulator.charts.palette import paint_of
+from simulator.reading.units import show
+from simulator.schedule.ops import Op
 
 MOST_ROWS = 200
 """Rows at most, those of most time."""

@@ -1,17 +1,20 @@
-"""The summary of a run: what ran, its numbers, and where the time went."""
+"""The summary of a run: what ran, its numbers, where the time went, and how far the numbers can be trusted; and
+several runs side by side.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from scenarios.build.description import notes
 from scenarios.report.parts import Cell, Chart, Code, Part, Section, Table, Text
-from scenarios.results.collective_result import CollectiveResult
+from scenarios.results.expectations import held
 from scenarios.results.result import Result
+from scenarios.results.result_kinds import CollectiveResult, differences, numbers
 from scenarios.results.step_numbers import StepNumbers
-from scenarios.results.text import batch, heading
-from scenarios.results.variants_result import numbers
-from simulator.analysis.palette import part_paint, parts_in_order
-from simulator.units import show
+from scenarios.results.titles import batch, engine_line, heading
+from simulator.charts.palette import part_paint, parts_in_order
+from simulator.reading.units import show
 
 
 def summary_section(name: str, result: Result) -> Section:
@@ -86,3 +89,53 @@ def _bandwidth(result: CollectiveResult) -> Chart:
     size = {"type": "log", "title": {"text": "size"}, "ticksuffix": "B", "tickformat": "~s"}
     rate = {"title": {"text": "bandwidth"}, "ticksuffix": "B/s", "tickformat": "~s", "rangemode": "tozero"}
     return Chart("Bandwidth by size", traces, {"xaxis": size, "yaxis": rate})
+
+
+def comparison_section(results: Mapping[str, Result]) -> Section:
+    """Return the comparison of *results*, at least two."""
+    keys = differences(results)
+    steps = {name: one for name, one in results.items() if isinstance(one, StepNumbers)}
+    parts: list[Part] = [Table.of_text(["key", *results], keys)] if keys else [Text("All keys are equal.")]
+    if steps:
+        parts.append(numbers_table(steps))
+        parts += breakdown_section({name: one.breakdown for name, one in steps.items()}).parts
+    return Section("comparison", "Comparison", parts)
+
+
+SIMULATED = (
+    "These numbers are predictions of a discrete-event simulation, not measurements. Prices of kernels and messages "
+    "are formulas with published or fitted parameters; contention, waiting and overlap follow from the events."
+)
+
+
+def accuracy_section(result: Result) -> Section:
+    """Return the accuracy statement of *result*."""
+    parts: list[Part] = [Text(SIMULATED)]
+    if isinstance(result, StepNumbers):
+        parts.append(Text(_interval(result)))
+        parts += [Text(f"Not calibrated: {line}.") for line in result.outside]
+    parts += [Text(f"Note: {note}.") for note in notes(result.scenario)]
+    parts.append(Text(f"Simulated by {engine_line(result.timeline)}."))
+    outcomes = held(result.scenario, result.summary())
+    if outcomes:
+        rows = [
+            [
+                Cell(one.key),
+                Cell(f"{one.expected:.6g}", one.expected),
+                Cell(f"{one.value:.6g}", one.value),
+                Cell(f"{one.error:+.1%}", one.error),
+                Cell("met" if one.met else "MISSED"),
+                Cell(one.source),
+            ]
+            for one in outcomes
+        ]
+        parts.append(Table(["expectation", "expected", "simulated", "error", "", "source"], rows))
+    return Section("accuracy", "Accuracy", parts)
+
+
+def _interval(result: StepNumbers) -> str:
+    if result.uncertainty.interval is None:
+        return "No interval: durations are given in the scenario, or its software stack is a lower bound."
+    low, high = (show(seconds, "time") for seconds in result.uncertainty.interval)
+    step = show(result.timeline.step_time, "time")
+    return f"Step time {step}: {low} to {high} {result.uncertainty.known} (published runs of the catalogue)."

@@ -1,1 +1,1 @@
-"""Results of a run: numbers, reports, expectations, and the files that keep them."""
+"""Results of a run: numbers, reports, expectations, charts, and the files that keep them."""

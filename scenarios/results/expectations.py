@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from simulator.document.validation import near
+from simulator.reading.validation import near
 
 if TYPE_CHECKING:
     from scenarios.build.built import BuiltScenario

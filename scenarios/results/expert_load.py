@@ -7,13 +7,12 @@ from typing import Any
 
 from scenarios.build.built import BuiltScenario
 from scenarios.build.schedule import model_share
-from simulator.accelerator import Accelerator, Software
-from simulator.analysis import text
-from simulator.analysis.text import figure, indented
-from simulator.units import show
-from workloads.experts.mixture import Mixture
-from workloads.model import Model
-from workloads.operators.layer import OperatorLayer
+from simulator.hardware.accelerator import Accelerator, Software
+from simulator.reading import plain_text
+from simulator.reading.plain_text import figure, indented
+from simulator.reading.units import show
+from workloads.operators.experts.mixture import Mixture
+from workloads.operators.model import Model, OperatorLayer
 
 SHOWN = 4
 """Experts with most tokens that a report shows."""
@@ -71,7 +70,7 @@ class ExpertLoad:
             ]
             for expert in order
         ]
-        table = text.table(rows, ["", "", "tokens", ""], "llrr")
+        table = plain_text.table(rows, ["", "", "tokens", ""], "llrr")
         slowest = self.seconds.index(max(self.seconds))
         cost = (
             f"the fullest rank has {self.imbalance:.2f} times the mean; ep rank {slowest} computes "

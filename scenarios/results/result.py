@@ -1,19 +1,20 @@
-"""A result: a timeline, the numbers of the summary for scripts, and the report for readers."""
+"""A result: a timeline, the numbers of the summary for scripts, all of them finite, and the report for readers."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scenarios.build.built import BuiltScenario
-from simulator.timeline import Timeline
+from simulator.analysis.timeline import Timeline
+from simulator.reading.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from simulator.analysis.plot import Figure
-
+    from simulator.charts.figures import Figure
 
 LONGEST_LINE = 200
 """Characters of a result as one line; a shell and a notebook print it where a result is an expression."""
@@ -97,3 +98,14 @@ class Result(ABC):
     def fits(self) -> bool:
         """True if every GPU in use has the memory that it needs."""
         return True
+
+
+def check_finite(summary: Any, key: str = "") -> None:
+    """Raise `ScenarioError` for a number of *summary* that is infinite or none, with its dotted *key*."""
+    if isinstance(summary, float) and not isfinite(summary):
+        raise ScenarioError(
+            f"the result has no finite {key}: {summary}; a quantity of the scenario is far too small or too large"
+        )
+    items = summary.items() if isinstance(summary, dict) else enumerate(summary) if isinstance(summary, list) else ()
+    for name, inner in items:
+        check_finite(inner, f"{key}.{name}" if key else str(name))

@@ -9,25 +9,24 @@ from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from scenarios.results.memory_need import MemoryNeed, memory_need
+from scenarios.build.memory_need import MemoryNeed, memory_need
+from scenarios.results.efficiency import Utilisation, utilisation
 from scenarios.results.result import Result
 from scenarios.results.uncertainty import Uncertainty
-from scenarios.results.utilisation import Utilisation, utilisation
-from simulator.accelerator import Accelerator
-from simulator.analysis import memory, metrics
-from simulator.analysis.critical.path import COMPUTATION, CriticalPath, critical_path
-from simulator.analysis.network import traffic
-from simulator.timeline import Timeline
-from simulator.units import show
+from simulator.analysis import memory, metrics, network_traffic
+from simulator.analysis.critical_path import COMPUTATION, CriticalPath, critical_path
+from simulator.analysis.timeline import Timeline
+from simulator.hardware.accelerator import Accelerator
+from simulator.reading.units import show
 from workloads.batch_size import data_factor
 from workloads.composition import PARALLELISMS, RANK_ORDER
-from workloads.parallelism import is_transformer
+from workloads.parallelism._parallelism import is_transformer
 
 if TYPE_CHECKING:
     from scenarios.build.input_pipeline import Loading
-    from scenarios.cost.energy import Power
+    from scenarios.cost.cost import PowerByState
     from scenarios.results.expert_load import ExpertLoad
-    from scenarios.results.gradients.compression import Compression
+    from scenarios.results.gradient_compression import Compression
 
 AXES = tuple(cls.axis for cls in PARALLELISMS if cls.axis in RANK_ORDER)
 """Axes that every result names, also without such an axis in the mesh, so that scripts find the keys."""
@@ -77,7 +76,7 @@ class StepNumbers(Result):
         """Percentiles of the step times by name, s; empty without repeats."""
         if len(self.step_times) < 2:
             return {}
-        from simulator.analysis.percentiles import percentiles
+        from simulator.analysis.metrics import percentiles
 
         return percentiles(self.step_times)
 
@@ -87,8 +86,7 @@ class StepNumbers(Result):
 
         Raises `SimulatorError` for a replay.
         """
-        from scenarios.operators.profile import profile
-        from scenarios.operators.text import summary
+        from scenarios.results.operator_profile import profile, summary
 
         return summary(profile(self.scenario, self._timeline))
 
@@ -119,7 +117,7 @@ class StepNumbers(Result):
     @cached_property
     def compression(self) -> Compression | None:
         """What the compression of gradients saves and costs; None without one."""
-        from scenarios.results.gradients.compression import compression
+        from scenarios.results.gradient_compression import compression
 
         return compression(self._timeline, self.steps)
 
@@ -183,8 +181,8 @@ class StepNumbers(Result):
 
     @cached_property
     def _summary(self) -> dict[str, Any]:
-        from scenarios.results.layer_time import layer_seconds
-        from simulator.analysis.network.cables import cable_load
+        from scenarios.results.operator_profile import layer_seconds
+        from simulator.analysis.network_traffic import cable_load
 
         training, model = self.scenario.specification.training, self.scenario.model
         assert training is not None
@@ -206,9 +204,9 @@ class StepNumbers(Result):
             "memory": self._memory_summary(),
             **({"experts": self.experts.summary()} if self.experts else {}),
             **({"compression": self.compression.summary()} if self.compression else {}),
-            "traffic_bytes": dict.fromkeys(AXES, 0.0) | traffic.by_axis(timeline),
-            "link_traffic_bytes": traffic.by_link_kind(timeline),
-            "link_utilisation": traffic.utilisation(timeline),
+            "traffic_bytes": dict.fromkeys(AXES, 0.0) | network_traffic.by_axis(timeline),
+            "link_traffic_bytes": network_traffic.by_link_kind(timeline),
+            "link_utilisation": network_traffic.utilisation(timeline),
             **({"cables": load.summary()} if (load := cable_load(timeline)) else {}),
             **({"input": self._input} if self.loading else {}),
             **({"training": self.whole_training()} if training.tokens or training.samples else {}),
@@ -257,7 +255,7 @@ class StepNumbers(Result):
 
         With a critical batch size, ``days_to_loss``: until the loss that a small batch reaches with these tokens.
         """
-        from scenarios.cost.energy import account
+        from scenarios.cost.cost import account
 
         specification, model = self.scenario.specification, self.scenario.model
         training = specification.training
@@ -299,9 +297,9 @@ class StepNumbers(Result):
         return {"bytes": self.loading.nbytes, "load_s": self.loading.seconds, "wait_s": self.loading.wait(step)}
 
     @cached_property
-    def power(self) -> Power | None:
+    def power(self) -> PowerByState | None:
         """Watts of the GPUs in use and their nodes by state; None if no GPU's power is known."""
-        from scenarios.cost.energy import power
+        from scenarios.cost.cost import power
 
         cluster, timeline = self.scenario.cluster(), self._timeline
         nodes = cluster.first_of_nodes([timeline.devices[rank] for rank in timeline.gpu_ranks])

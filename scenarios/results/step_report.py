@@ -1,24 +1,59 @@
-"""The report of a training step: its time and breakdown, throughput, utilisation, memory, links."""
+"""The report of a training step: its time and breakdown, throughput, utilisation, memory, links, and constants that
+make up much of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scenarios.build.notes import notes
-from scenarios.cost.energy import SECONDS_PER_DAY
-from scenarios.plan.changes import remedy_line
-from scenarios.results import theory
-from scenarios.results.constants import large_constants
+from scenarios.alternatives.changes import remedy_line
+from scenarios.build.built import BuiltScenario
+from scenarios.build.description import notes
+from scenarios.cost.cost import SECONDS_PER_DAY
+from scenarios.results import efficiency
 from scenarios.results.step_numbers import StepNumbers
-from scenarios.results.text import batch, engine_line, heading
-from simulator.analysis import bubble, metrics, report, text
-from simulator.analysis.critical import table
-from simulator.analysis.network import traffic
-from simulator.analysis.network.cables import cable_load
-from simulator.analysis.pipeline import box_lengths
-from simulator.analysis.text import figure, indented
-from simulator.units import show, show_long
+from scenarios.results.titles import batch, engine_line, heading
+from simulator.analysis import critical_path_tables, metrics, network_traffic, pipeline_bubble
+from simulator.analysis.network_traffic import cable_load
+from simulator.charts import text_report
+from simulator.charts.pipeline import box_lengths
+from simulator.reading import plain_text
+from simulator.reading.plain_text import figure, indented
+from simulator.reading.units import show, show_long
+from simulator.schedule.ops import Recv
+from simulator.schedule.program import Program
+from workloads.host_time import tensors_by_stage
+
+SHARE = 0.1
+"""Share of a step above which a constant is named."""
+
+
+def received(program: Program) -> int:
+    """Return how many messages *program* receives in a step."""
+    return sum(times * sum(isinstance(op, Recv) for op in ops) for ops, times in program.templates())
+
+
+def large_constants(scenario: BuiltScenario, step: float) -> Iterator[str]:
+    """Yield a line for each constant of the software stack that is more than `SHARE` of *step* (seconds)."""
+    model, programs = scenario.model, scenario.schedule().programs
+    if model is None or model.optimizer_seconds is not None:
+        return
+    tensors = max(sum(tensors_by_stage(one, model).values()) for one in programs)
+    messages, software = max(map(received, programs)), scenario.software
+    each = software.host_seconds_per_tensor
+    terms = {
+        "loading data and logging": (software.load_seconds, "once a step"),
+        "the host's work for parameter tensors": (each * tensors, f"{tensors} x {show(each, 'time')}"),
+        "waiting for messages": (
+            software.host_seconds_per_message * messages,
+            f"{messages} x {show(software.host_seconds_per_message, 'time')}",
+        ),
+    }
+    for name, (seconds, how) in terms.items():
+        if seconds > SHARE * step:
+            yield f"{seconds / step:.0%} of the step is a constant of {scenario.stack}: {name}, {how}"
+
 
 MOST_BLAMED = 5
 """Ranks with most time on the critical path that a report shows."""
@@ -38,8 +73,8 @@ def step_report(result: StepNumbers) -> str:
         _memory(result),
         _links(result),
     ]
-    if report.fits_in_text(result.timeline):
-        sections.append(f"{report.pipeline_chart(result.timeline)}\n  {box_lengths(result.timeline)}".rstrip())
+    if text_report.fits_in_text(result.timeline):
+        sections.append(f"{text_report.pipeline_chart(result.timeline)}\n  {box_lengths(result.timeline)}".rstrip())
     sections.append(engine_line(result.timeline))
     sections += [f"note: {note}" for note in notes(result.scenario)]
     sections += [f"note: {line}" for line in large_constants(result.scenario, result.timeline.step_time)]
@@ -48,7 +83,7 @@ def step_report(result: StepNumbers) -> str:
 
 
 def _memory(result: StepNumbers) -> str:
-    table = report.memory_table(result.memory, result.reserved)
+    table = text_report.memory_table(result.memory, result.reserved)
     lines = ["memory of the fullest GPU, by category", indented(table), f"  {result.need}"]
     if not result.fits:
         lines.append(f"  {remedy_line(result.scenario)}")
@@ -67,8 +102,8 @@ def _times(result: StepNumbers) -> str:
         told = [f"rank {rank} in {count}" for rank, count in list(result.blame.items())[:MOST_BLAMED]]
         more = f" and {len(result.blame) - MOST_BLAMED} more" if len(result.blame) > MOST_BLAMED else ""
         lines.append(f"  most on the critical path: {', '.join(told)}{more}, of {sum(result.blame.values())} repeats")
-    lines.append(indented(report.breakdown_table(result.breakdown)))
-    expected = theory.bubble(result.scenario)
+    lines.append(indented(text_report.breakdown_table(result.breakdown)))
+    expected = efficiency.bubble(result.scenario)
     if expected is not None:
         lines.append(f"  bubble {metrics.bubble_fraction(result.breakdown):.1%}; in theory {_theory(expected)}")
         lines += _causes(result, expected)
@@ -111,12 +146,12 @@ def _window(result: StepNumbers) -> str:
 def _critical(result: StepNumbers) -> list[str]:
     if result.critical is None:
         return ["critical path: absent, since a run of this size does not keep every span"]
-    return table.lines(result.critical)
+    return critical_path_tables.lines(result.critical)
 
 
-def _causes(result: StepNumbers, expected: theory.ClosedForm) -> Iterator[str]:
+def _causes(result: StepNumbers, expected: efficiency.ClosedForm) -> Iterator[str]:
     """Yield the causes of the bubble with their shares of the step time, the largest first."""
-    found = bubble.explained(result.timeline, expected.fraction)
+    found = pipeline_bubble.explained(result.timeline, expected.fraction)
     if found is None:
         return
     step = result.timeline.step_time
@@ -140,7 +175,7 @@ LEAST = 5e-4
 """Least share of the step time that is told; less would be printed as 0.0 %."""
 
 
-def _theory(expected: theory.ClosedForm) -> str:
+def _theory(expected: efficiency.ClosedForm) -> str:
     """Return a closed form of the bubble as text, its value first.
 
     >>> _theory(theory.ClosedForm("1 - 1/p", 0.75))
@@ -168,7 +203,7 @@ def _throughput(result: StepNumbers, summary: Mapping[str, Any]) -> str:
             formula = f"6 N D / (GPUs x peak x step time), {numbers}"
             rows.append(["MFU by 6ND", f"{summary['mfu_6nd']:.1%}", formula])
         rows.append(["HFU", f"{summary['hfu']:.1%}", "the same of all FLOPs executed, recomputation included"])
-    lines = [text.table(rows, align="lrl"), *_above_peak(result, summary["mfu"])]
+    lines = [plain_text.table(rows, align="lrl"), *_above_peak(result, summary["mfu"])]
     if "training" in summary:
         lines.append(_whole(summary["training"]))
     return "throughput\n" + indented("\n".join(lines))
@@ -225,8 +260,8 @@ def _scaled(number: float, unit: str, thousandth: str) -> str:
 
 
 def _links(result: StepNumbers) -> str:
-    used = traffic.utilisation(result.timeline)
-    nbytes = traffic.by_link_kind(result.timeline)
+    used = network_traffic.utilisation(result.timeline)
+    nbytes = network_traffic.by_link_kind(result.timeline)
     share = {kind: used[kind]["max"] if used else nbytes[kind] for kind in nbytes}
     busiest = sorted((kind for kind in nbytes if nbytes[kind]), key=lambda kind: -share[kind])[:LINKS]
     if not busiest:
@@ -235,10 +270,14 @@ def _links(result: StepNumbers) -> str:
         [kind, show(nbytes[kind], "size", 3), *(f"{used[kind][of]:.1%}" if used else "-" for of in ("mean", "max"))]
         for kind in busiest
     ]
-    table = text.table(rows, ["", "bytes a step", "mean use", "busiest"], "lrrr")
+    table = plain_text.table(rows, ["", "bytes a step", "mean use", "busiest"], "lrrr")
     if not used:
         table += "\nno use: with fidelity alpha_beta each transfer has its links for itself"
     if load := cable_load(result.timeline):
         table += f"\n{load.told()}"
-    sent = [f"{axis} {show(nbytes, 'size', 3)}" for axis, nbytes in traffic.by_axis(result.timeline).items() if nbytes]
+    sent = [
+        f"{axis} {show(nbytes, 'size', 3)}"
+        for axis, nbytes in network_traffic.by_axis(result.timeline).items()
+        if nbytes
+    ]
     return f"links, by kind\n{indented(table)}\n  all ranks together send, by axis: {', '.join(sent)}"

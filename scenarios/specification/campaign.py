@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from scenarios.specification.input import StorageEntry
-from simulator.document import Count, Duration, Fault, Flag, Fraction, Index, Quantity, Section, Size, Time
-from simulator.units import EXAMPLES, parse
+from scenarios.specification.sections import StorageEntry
+from simulator.reading.quantities import Count, Duration, Flag, Fraction, Index, Quantity, Section, Size, Time
+from simulator.reading.units import EXAMPLES, parse
+from simulator.reading.validation import Fault
 
 RULES = ("optimal", "daly", "young")
-"""Words for the interval between checkpoints; `scenarios.campaign.intervals` has their formulas."""
+"""Words for the interval between checkpoints; `scenarios.campaign.closed_forms` has their formulas."""
 
 
 def _interval(value: Any) -> float | str:

@@ -8,12 +8,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.document import Document, Path, Position, dotted, merged, part, read, read_value, replaced
-from simulator.document.quantities import written
-from simulator.document.validation import close_matches, listed, near
-from simulator.errors import ScenarioError
-from simulator.lookup import UnknownName, data_file, is_path, names, nearest, told
-from workloads.huggingface.aliases import is_config, plain_path, with_plain_keys
+from simulator.reading.document import Document, Path, Position, dotted, merged, part, replaced
+from simulator.reading.errors import ScenarioError
+from simulator.reading.lookup import UnknownName, data_file, is_path, names, nearest, told
+from simulator.reading.quantities import written
+from simulator.reading.validation import close_matches, listed, near
+from simulator.reading.yaml_and_json import read, read_value
+from workloads.architectures.model_keys import is_config, plain_path, with_plain_keys
 
 SHIPPED = pathlib.Path(__file__).parents[1]
 """The folder of the scenarios that come with clustersim."""
@@ -195,7 +196,7 @@ def _preset(document: Document, section: str, package: str, preset: Any) -> Docu
             return found
         if not is_config(found):
             return with_plain_keys(found, ())
-        from workloads.huggingface.config import model_section
+        from workloads.architectures.huggingface_config import model_section
 
         return model_section(found)
     except UnknownName:

@@ -7,17 +7,17 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from simulator.document import Bandwidth, Count, Fault, Flag, Index, Section, Time
-from simulator.document.names import known
-from simulator.document.validation import listed, near
-from simulator.lookup import find, is_path, names
-from simulator.network.transport.calibration import LIBRARIES, loaded
-from simulator.schedule import COLLECTIVES
-from simulator.units import show
-from topologies.routing import Policy
+from simulator.network.library.calibration_file import LIBRARIES, loaded
+from simulator.reading.lookup import find, is_path, names
+from simulator.reading.names_and_parameters import known
+from simulator.reading.quantities import Bandwidth, Count, Flag, Index, Section, Time
+from simulator.reading.units import show
+from simulator.reading.validation import Fault, listed, near
+from simulator.schedule.ops import COLLECTIVES
+from topologies.wiring.network import Policy
 
 QUEUE_PAIRS = 2
-"""NCCL has two channels for each ring (`simulator.network.transport.nccl.BLOCKS`), each with one queue pair, the
+"""NCCL has two channels for each ring (`simulator.network.library.nccl.BLOCKS`), each with one queue pair, the
 default of NCCL_IB_QPS_PER_CONNECTION (NCCL user guide)."""
 
 
@@ -125,7 +125,7 @@ class Network(Section):
     @field_validator("transport")
     @classmethod
     def _transport(cls, name: str) -> str:
-        name = known(name, "simulator.network.transport", only=LIBRARIES)
+        name = known(name, "simulator.network.library", only=LIBRARIES)
         if is_path(name):
             loaded(name)  # reports faults of the file before anything runs
         return name

@@ -24,19 +24,19 @@ from pydantic import (
     model_validator,
 )
 
-from simulator.document import Fault, Index, Section
-from simulator.document.validation import listed
+from simulator.reading.quantities import Index, Section
+from simulator.reading.validation import Fault, listed
 from workloads.composition import PARALLELISMS, RANK_ORDER, composed, numbered_along
-from workloads.compute import PIPELINE
+from workloads.memory.compute import PIPELINE
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import Parallelism
+from workloads.parallelism._parallelism import Parallelism
+from workloads.parallelism._registry import users_own
 from workloads.parallelism.context import Context
 from workloads.parallelism.data import Data
 from workloads.parallelism.domain import Domain
 from workloads.parallelism.expert import Expert
 from workloads.parallelism.pipeline import Pipeline
 from workloads.parallelism.tensor import Tensor
-from workloads.registry import users_own
 
 
 def _schema(schema: dict[str, Any]) -> None:

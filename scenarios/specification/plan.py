@@ -8,10 +8,9 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, fi
 
 from scenarios.specification.parallelism import ParallelismSection
 from scenarios.specification.training import Training
-from simulator.document import Count, Fault, Section
-from simulator.document.names import known
-from simulator.document.quantities import number, written
-from simulator.document.validation import listed, near, reason
+from simulator.reading.names_and_parameters import known
+from simulator.reading.quantities import Count, Section, number, written
+from simulator.reading.validation import Fault, listed, near, reason
 from workloads.composition import PARALLELISMS
 
 TRAINING = ("micro_batch_size", "recompute", "offload", "precision")
@@ -34,7 +33,7 @@ AUTO = "auto"
 ALL = "all"
 """Simulate every candidate that fits."""
 
-METHODS = "scenarios.plan.methods"
+METHODS = "scenarios.search.methods"
 
 Objective = Literal["step_time", "cost", "energy", "memory", "tokens_per_currency"]
 
@@ -67,7 +66,7 @@ class PlanSection(Section):
     precision, offload: a section, or the word of its activations). Without this key: auto for all but layout,
     placement, offload and precision. A key that is not named keeps the scenario's value."""
     method: str = "exhaustive"
-    """How candidates are found: a file of scenarios/plan/methods, or an import path of your own."""
+    """How candidates are found: a file of scenarios/search/methods, or an import path of your own."""
     objective: Objective = "step_time"
     """What is best: the least step_time, cost, energy or memory, or the most tokens_per_currency. Cost, energy and
     tokens_per_currency need training.tokens and the prices in the section cost."""

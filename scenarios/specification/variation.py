@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from simulator.comma_separated import read_rows
-from simulator.document import Count, Document, Duration, Fault, Fraction, Index, Ratio, Section, Time, read, validated
-from simulator.document.quantities import number
-from simulator.engine.distribution import Distribution
-from simulator.errors import SimulatorError
-from simulator.lookup import UnknownName, data_file, names
+from simulator.engine.interface.variation import Distribution
+from simulator.reading.document import Document
+from simulator.reading.errors import SimulatorError
+from simulator.reading.files import read_rows
+from simulator.reading.lookup import UnknownName, data_file, names
+from simulator.reading.quantities import Count, Duration, Fraction, Index, Ratio, Section, Time, number
+from simulator.reading.validation import Fault, validated
+from simulator.reading.yaml_and_json import read
 
 PRESETS = "scenarios.variations"
 

@@ -1,1 +1,1 @@
-"""Numbers, text, charts and trace files from a timeline; only `plot` imports matplotlib."""
+"""Numbers from a timeline: breakdown of the step time, memory, the pipeline bubble, the critical path, times of operators, and traffic."""

@@ -1,17 +1,19 @@
-"""Metrics of a timeline: breakdown of the step time, FLOPs, and bandwidths of collectives."""
+"""Metrics of a timeline: breakdown of the step time, FLOPs, bandwidths of collectives, and percentiles of the step
+times of repeats.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from simulator.analysis.instants import ONE_INSTANT
-from simulator.analysis.intervals import partition
-from simulator.kernel import Kernel
-from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Schedule, Send
+from simulator.analysis.intervals import ONE_INSTANT, partition
+from simulator.analysis.timeline import Floats, Integers, Timeline, Totals
+from simulator.hardware.kernel import Kernel
 from simulator.schedule.mesh import family
-from simulator.timeline import Floats, Integers, Timeline, Totals
+from simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
+from simulator.schedule.schedule import Schedule
 
 MODEL_PHASES = frozenset("FBIW")
 """The phases of the model's own FLOPs; R repeats some of them, O has none."""
@@ -184,3 +186,19 @@ def busbw(kind: str, nbytes: float, ranks: int, seconds: float) -> float:
     14000000000.0
     """
     return algbw(nbytes, seconds) * BUS_FACTOR[kind](ranks)
+
+
+SHOWN_PERCENTILES = (5, 50, 95)
+
+TAIL, TAIL_FROM = 99, 100
+"""A further percentile, and the number of values from which it is given; fewer do not determine it."""
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """Return the percentiles of *values* by name, by linear interpolation.
+
+    >>> percentiles([1.0, 2.0, 3.0])
+    {'p5': 1.1, 'p50': 2.0, 'p95': 2.9}
+    """
+    shown = (*SHOWN_PERCENTILES, TAIL) if len(values) >= TAIL_FROM else SHOWN_PERCENTILES
+    return {f"p{one}": float(value) for one, value in zip(shown, np.percentile(values, shown), strict=True)}

@@ -6,8 +6,8 @@ import logging
 from functools import cache
 from pathlib import Path
 
-from simulator.errors import SimulatorError
-from simulator.lookup import installed, loaded
+from simulator.reading.errors import SimulatorError
+from simulator.reading.lookup import installed, loaded
 
 ENGINES = ("auto", "simpy", "compiled")
 
@@ -55,12 +55,12 @@ class _Simulated:
 
 def _compiled_before() -> bool:
     """Return whether the compiled engine is loaded, or kept on disk by an earlier process."""
-    return loaded("simulator.engine.compiled") or _kept()
+    return loaded("simulator.engine.compiled.event_loop") or _kept()
 
 
 @cache
 def _kept() -> bool:
-    from simulator.engine.compilation import is_kept
+    from simulator.engine.compiled.compilation import is_kept
 
     return is_kept(Path(__file__).with_name("compiled.py"), "_advance")
 

@@ -13,12 +13,12 @@ from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 
-from simulator.engine.deadlock import deadlock
+from simulator.engine.interface.outcome import deadlock
 from simulator.engine.simulate import Simulation
-from simulator.gc_paused import gc_paused
+from simulator.schedule.gc_paused import gc_paused
 
 if TYPE_CHECKING:
-    from simulator.engine.lowering import Lowering
+    from simulator.engine.compiled.lowering import Lowering
 
 MOST_BYTES = 2**32
 """The most memory for the durations of concurrent runs; a run of 12,288 ranks needs 0.5 GB."""
@@ -38,7 +38,7 @@ class _Repeats:
     """Runs of *simulation* on the compiled engine, one for each of *seeds*."""
 
     def __init__(self, simulation: Simulation, seeds: Sequence[int]) -> None:
-        from simulator.engine.lowering import lower
+        from simulator.engine.compiled.lowering import lower
 
         self.simulation, self.seeds = simulation, seeds
         first = simulation.with_seed(seeds[0])
@@ -59,7 +59,7 @@ class _Repeats:
                 raise
 
     def _step_time(self, seed: int) -> float:
-        from simulator.engine.execution import Execution
+        from simulator.engine.compiled.execution import Execution
 
         def watch(fraction: float) -> None:
             if self.stopped.is_set():

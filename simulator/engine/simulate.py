@@ -9,27 +9,26 @@ from math import inf
 
 import numpy as np
 
-from simulator.accelerator import Software
-from simulator.cluster import Cluster
+from simulator.analysis.timeline import FlowLinks, LinkUse, Timeline
 from simulator.engine.choice import choose, numba_fault, numba_found
-from simulator.engine.conditions import Conditions
-from simulator.engine.deadlock import deadlock
 from simulator.engine.folding.folding import Folding
-from simulator.engine.outcome import Outcome
-from simulator.engine.pricing import Pricing
-from simulator.engine.rank_classes import RankClasses, Unfolded
-from simulator.engine.setup import Setup
-from simulator.engine.variation import Variation
-from simulator.errors import ClusterError
-from simulator.gc_paused import gc_paused
+from simulator.engine.interface.conditions import Conditions
+from simulator.engine.interface.outcome import Outcome, deadlock
+from simulator.engine.interface.pricing import Pricing
+from simulator.engine.interface.setup import RankClasses, Setup, Unfolded
+from simulator.engine.interface.variation import Variation
+from simulator.hardware.accelerator import Software
+from simulator.hardware.cluster import Cluster
+from simulator.network.library.communicator import Communicator
+from simulator.network.library.ideal import ideal
 from simulator.network.plan import Flow
-from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.ideal import ideal
-from simulator.network.transport.transport import Transport
-from simulator.schedule import Collective, Recv, Schedule, Send
+from simulator.network.transport import Transport
+from simulator.reading.errors import ClusterError
+from simulator.schedule.gc_paused import gc_paused
 from simulator.schedule.matching import Matching
 from simulator.schedule.mesh import family
-from simulator.timeline import FlowLinks, LinkUse, Timeline
+from simulator.schedule.ops import Collective, Recv, Send
+from simulator.schedule.schedule import Schedule
 
 MOST_SPANS = 30_000_000
 """The most spans that are kept, at 40 bytes each. If all ranks differ, a larger run keeps the spans of a few ranks, and
@@ -178,8 +177,8 @@ class Simulation:
             self.fraction = fraction
 
         if self.chosen_engine == "simpy":
-            from simulator.engine.reference import TooManyRatesError
-            from simulator.engine.reference import run as run_reference
+            from simulator.engine.reference.simulation import TooManyRatesError
+            from simulator.engine.reference.simulation import run as run_reference
 
             # few ops may have many flows, which only shows while they run
             bounded = self.engine == "auto" and numba_found()
@@ -189,7 +188,7 @@ class Simulation:
                 if numba_fault():
                     return run_reference(setup, watch)
                 self.__dict__["chosen_engine"] = "compiled"
-        from simulator.engine.execution import run
+        from simulator.engine.compiled.execution import run
 
         return run(setup, watch, self.kept)
 

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from simulator.errors import ReplayError
+from simulator.reading.errors import ReplayError
 from simulator.replay.buffers import Buffers, elements, members, sent_directly
+from simulator.replay.rank_process import Member
 from simulator.replay.rendezvous import Channel, CollectiveRendezvous, Message, Rendezvous, channels, pairs, tags
-from simulator.replay.worker import Member
-from simulator.schedule import Collective, Copy, Op, Recv, Schedule, Send
+from simulator.schedule.ops import Collective, Copy, Op, Recv, Send
+from simulator.schedule.schedule import Schedule
 
 _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)

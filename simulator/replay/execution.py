@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simulator.analysis.timeline import Floats
 from simulator.replay import clock
 from simulator.replay.buffers import Buffers, host_elements, longest_buffers
+from simulator.replay.rank_process import Member
 from simulator.replay.rendezvous import Rendezvous, rendezvous_of
-from simulator.replay.worker import Member
-from simulator.schedule import Compute, Op, Schedule
-from simulator.timeline import Floats
+from simulator.schedule.ops import Compute, Op
+from simulator.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     from simulator.replay.communication import Communication

@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.schedule import Op, Recv, Schedule, Send
+from simulator.analysis.timeline import NO_COMMUNICATION, Integers
 from simulator.schedule.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
-from simulator.schedule.order import Action
-from simulator.timeline import NO_COMMUNICATION, Integers
+from simulator.schedule.ops import Op, Recv, Send
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.schedule import Schedule
 
 
 class Channel(NamedTuple):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simulator.schedule.order import PLACEHOLDER_TEXT
+from simulator.schedule.pipeline_order import PLACEHOLDER_TEXT
 from simulator.schedule.program import Program, TemplatedOps
 
 Integers = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ def dependencies(program: Program) -> Dependencies:
 
     Dependencies within a stream are left out: the order of the stream implies them.
     """
-    names = Names(program.templated)
+    names = OpsByName(program.templated)
     found = [np.empty((2, 0), np.int64)]
     for number, template in enumerate(names.ops.templates):
         blocks = names.blocks_of(number)
@@ -46,7 +46,7 @@ def dependencies(program: Program) -> Dependencies:
     return Dependencies(waiting[order], awaited[order])
 
 
-class Names:
+class OpsByName:
     """Finds the ops of a program by their names in templates, in which a placeholder stands for the micro-batch."""
 
     def __init__(self, ops: TemplatedOps) -> None:

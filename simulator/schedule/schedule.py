@@ -14,8 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.errors import ScheduleError
-from simulator.hashing import Indices
+from simulator.hardware.hashing import Indices
+from simulator.reading.errors import ScheduleError
 from simulator.schedule.mesh import NOWHERE, Mesh
 from simulator.schedule.ops import Op
 from simulator.schedule.program import Program

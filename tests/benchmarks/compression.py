@@ -22,14 +22,14 @@ SIZES = (8, 1000, 500_000, 1_000_000, 2_000_000)
 def compression() -> Iterator[str]:
     """Yield the lines of the table, one for each hook."""
     from simulator.engine.simulate import simulate
-    from simulator.network.transport.gloo import gloo
-    from simulator.replay.calibration.calibrate import calibrate
-    from simulator.replay.calibration.device import measure_device
-    from simulator.replay.calibration.measure import measure
-    from simulator.replay.calibration.measurement import SEND, Sweep
-    from simulator.replay.entry import entry
+    from simulator.network.library.gloo import gloo
+    from simulator.replay import testbed
+    from simulator.replay.calibration.accelerator_fit import entry
+    from simulator.replay.calibration.measure_communication import measure
+    from simulator.replay.calibration.measure_device import measure_device
+    from simulator.replay.calibration.measurements import SEND, Sweep
+    from simulator.replay.calibration.transport_fit import calibrate
     from simulator.replay.launch import launch
-    from simulator.replay.testbed import testbed
 
     ranks = len(STAR.gpus)
     processor = entry(measure_device("cpu")).accelerator

@@ -8,11 +8,13 @@ from __future__ import annotations
 import sys
 
 import topologies
+from simulator.analysis.timeline import Timeline
 from simulator.engine.simulate import simulate
-from simulator.network.transport.nccl import nccl
-from simulator.schedule import Collective, Program, Recv, Schedule, Send
+from simulator.network.library.nccl import nccl
 from simulator.schedule.mesh import Axis, Mesh
-from simulator.timeline import Timeline
+from simulator.schedule.ops import Collective, Recv, Send
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 
 GPUS, NODE = 1024, 8
 SENDER, RECEIVER = 3, 515

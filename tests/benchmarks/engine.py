@@ -12,10 +12,10 @@ from time import process_time
 from simpy import Environment, Timeout
 
 from scenarios import Scenario
-from scenarios.running import communicator, variation
+from scenarios.run.running import communicator, variation
 from simulator.engine.choice import COMPILED_FIRST_FROM, COMPILED_FROM
-from simulator.engine.execution import Execution
-from simulator.engine.lowering import lower
+from simulator.engine.compiled.execution import Execution
+from simulator.engine.compiled.lowering import lower
 from simulator.engine.simulate import Simulation
 from tests.benchmarks.claims import JITTER
 from tests.benchmarks.processes import measured
@@ -69,7 +69,10 @@ def engine() -> Iterator[tuple[Speed, Speed]]:
 
 def choice() -> Iterator[str]:
     """What `simulator.engine.choice` weighs: CPU time of loading and of compiling the engine, against SimPy's rate."""
-    plain, load = (sys.executable, "-c", "import numpy"), (sys.executable, "-c", "import simulator.engine.compiled")
+    plain, load = (
+        (sys.executable, "-c", "import numpy"),
+        (sys.executable, "-c", "import simulator.engine.compiled.event_loop"),
+    )
     base, kept = measured(plain), measured(load)
     with TemporaryDirectory() as folder:
         fresh = measured(("env", f"NUMBA_CACHE_DIR={folder}", *load))

@@ -14,8 +14,8 @@ from typing import Any
 
 from scenarios.scenario import Scenario
 from scenarios.specification.loading import SHIPPED
-from simulator.document import read
-from simulator.errors import SimulatorError
+from simulator.reading.errors import SimulatorError
+from simulator.reading.yaml_and_json import read
 
 PUBLISHED = SHIPPED / "published"
 

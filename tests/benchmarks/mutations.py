@@ -31,16 +31,16 @@ from tests.benchmarks.processes import ROOT
 
 PARTS: dict[str, tuple[str, ...]] = {
     "engine": ("simulator/engine",),
-    "collectives": ("simulator/network/collectives", "simulator/network/plan.py", "simulator/network/transport"),
+    "collectives": ("simulator/network/collectives", "simulator/network/plan.py", "simulator/network/library"),
     "pipelines": ("workloads/pipelines",),
     "memory": ("workloads/memory",),
     "pricing": (
-        "simulator/engine/pricing.py",
-        "simulator/accelerator.py",
-        "simulator/products.py",
-        "workloads/compute.py",
-        "workloads/fixed_cost.py",
-        "workloads/unit.py",
+        "simulator/engine/interface/pricing.py",
+        "simulator/hardware/accelerator.py",
+        "simulator/hardware/matrix_products.py",
+        "workloads/memory/compute.py",
+        "workloads/host_time.py",
+        "workloads/architectures/timed_models.py",
     ),
 }
 """Folders and files by what they do. Faults are drawn from each in turn."""

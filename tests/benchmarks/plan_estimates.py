@@ -8,7 +8,7 @@ from __future__ import annotations
 from statistics import median
 
 from scenarios import Scenario
-from scenarios.plan.estimate.estimator import Estimator
+from scenarios.search.estimate.estimator import Estimator
 from scenarios.specification.loading import shipped
 
 

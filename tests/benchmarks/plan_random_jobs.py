@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from math import inf
 
-from scenarios.plan.planner import Planner
-from tests.scenarios.plan.jobs import random_job
+from scenarios.search.planner import Planner
+from tests.scenarios.search.jobs import random_job
 
 SIMULATED = 20
 """Candidates that `plan` simulates by default."""

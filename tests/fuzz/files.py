@@ -17,14 +17,24 @@ from typing import Any
 
 import networkx as nx
 
-from scenarios.command import run
+from scenarios.commands.command_line import run
 from scenarios.specification import loading
 from tests.fuzz.limit import cpu_limit
 from tests.scenarios.calibrate.test_sources import SERVER, swept
-from tests.scenarios.importing.configurations import MODELS
-from tests.scenarios.importing.test_programs import ACCELERATE, ARGUMENTS, BRIDGE, DS, GPT3, LLAMA3, NEMO, SBATCH, TITAN
-from tests.topologies.inventory.test_nccl_topology import dgx_a100
-from tests.topologies.test_graph import small
+from tests.scenarios.exchange.formats.configurations import MODELS
+from tests.scenarios.exchange.formats.test_programs import (
+    ACCELERATE,
+    ARGUMENTS,
+    BRIDGE,
+    DS,
+    GPT3,
+    LLAMA3,
+    NEMO,
+    SBATCH,
+    TITAN,
+)
+from tests.topologies.test_graph_file import small
+from tests.topologies.test_nccl_topology import dgx_a100
 
 SECONDS = 20.0
 """Of processor time for one file that is read and not simulated."""

@@ -19,16 +19,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from scenarios.command import run
 from scenarios.commands.check import _line as checked
+from scenarios.commands.command_line import run
 from scenarios.scenario import Scenario
 from scenarios.specification import loading
 from scenarios.specification.specification import Specification
-from simulator.document import Document, validated
-from simulator.errors import DeadlockError, SimulatorError
+from simulator.reading.document import Document
+from simulator.reading.errors import DeadlockError, SimulatorError
+from simulator.reading.validation import validated
 from tests.fuzz.limit import cpu_limit
 from tests.fuzz.values import Feature, features
-from workloads.huggingface.aliases import with_plain_keys
+from workloads.architectures.model_keys import with_plain_keys
 
 SMALL = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 128, "vocab_size": 1024}
 UNIFORM = {"preset": "uniform", "gpus": 8, "hosts": 2, "bandwidth": "30 GB/s", "latency": "5 us"}

@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from simulator import lookup
-from workloads.stack import aliases
+from simulator.reading import lookup
+from workloads.software_stack import aliases
 
 SCHEMA = Path(__file__).parents[2] / "scenarios" / "scenario.schema.json"
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from scenarios.results.result import Result
-from scenarios.results.variants_result import VariantsResult
+from scenarios.results.result_kinds import VariantsResult
 from scenarios.specification.loading import shipped
-from simulator.schedule import Collective, Compute, Copy, Delay, Op, Recv, Send
+from simulator.analysis.timeline import Timeline
 from simulator.schedule.mesh import family
-from simulator.timeline import Timeline
+from simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
 from tests.shipped import result_of
 
 FILE = Path(__file__).with_name("golden.json")

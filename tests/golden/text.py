@@ -73,7 +73,7 @@ SAMPLED = re.compile(r'("p\d+": )([\d.]+(?:e-?\d+)?)')
 
 def printed(name: str) -> str:
     """Run the case *name* in an empty folder; return its exit status, what it printed and the files that it wrote."""
-    from scenarios.command import run
+    from scenarios.commands.command_line import run
 
     before = Path.cwd()
     out, err = io.StringIO(), io.StringIO()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.scenario import Scenario
-from simulator.errors import ScenarioError
+from simulator.reading.errors import ScenarioError
 
 PORTS = {
     "version": 1,

@@ -5,9 +5,9 @@ import pytest
 
 from scenarios import Scenario
 from simulator.analysis import memory
-from simulator.analysis.rows import rows, shown
-from simulator.analysis.shades import drawn
-from simulator.timeline import Timeline
+from simulator.analysis.timeline import Timeline
+from simulator.charts.rows import rows, shown
+from simulator.charts.shades import drawn
 
 
 @pytest.fixture(scope="module")

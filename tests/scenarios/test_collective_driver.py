@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from simulator.network.transport.nccl import nccl
+from simulator.network.library.nccl import nccl
 
 
 def collective(size: str, driver: str | None = None, **more: Any) -> dict[str, Any]:

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.alternatives.candidate import Rejected
+from scenarios.alternatives.space import Space
 from scenarios.build.built import BuiltScenario
-from scenarios.command import run
+from scenarios.build.memory_need import memory_need
+from scenarios.commands.command_line import run
 from scenarios.defaults import defaults, open_keys, to_plan
 from scenarios.estimates import layout_memory, logged_step, machine
-from scenarios.importing import Options, imported
-from scenarios.plan.candidate import Rejected
-from scenarios.plan.space import Space
-from scenarios.results.memory_need import memory_need
+from scenarios.exchange.importer import Options, imported
 from scenarios.scenario import Scenario
-from simulator.errors import ScenarioError
+from simulator.reading.errors import ScenarioError
 from tests.samples import sample
-from tests.scenarios.importing.configurations import MODELS
-from tests.scenarios.importing.expert_configurations import EXPERT_MODELS
+from tests.scenarios.exchange.formats.configurations import MODELS
+from tests.scenarios.exchange.formats.expert_configurations import EXPERT_MODELS
 
 
 def scenario_from(model: str, cluster: str, nodes: int, batch: int, settings: Sequence[str] = ()) -> Scenario:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.command import run
-from scenarios.results.memory_need import memory_need
+from scenarios.build.memory_need import memory_need
+from scenarios.commands.command_line import run
 from scenarios.scenario import Scenario
 from simulator.engine.simulate import Simulation
-from simulator.lookup import plain
+from simulator.reading.lookup import plain
 from topologies.catalogue import GPUS, device
-from workloads.memory.chains.combined.programme import Programme
+from workloads.memory.chains.offload_and_recompute import Programme
 
 MODEL = """\
 version: 1
@@ -59,7 +59,7 @@ LATE = {
     "recompute, selective": MODEL.replace("size: 1}", "size: 1, recompute: selective}") + VARUNA,
     "nvls of a collective": COLLECTIVE + "network: {algorithms: {all_reduce: nvls}}\n",
     "nvls of an axis": MODEL + "network: {algorithms: {all_reduce: ring, dp.all_reduce: nvls}}\n",
-    "a transport that is none": COLLECTIVE + "network: {transport: simulator.network.transport.channels}\n",
+    "a transport that is none": COLLECTIVE + "network: {transport: simulator.network.placing.rings_and_tori}\n",
 }
 """Scenarios that a run refuses."""
 
@@ -104,7 +104,7 @@ def test_an_algorithm_that_the_servers_have_is_taken(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("key", "name", "path"),
     [
-        ("network.transport", "nccl", "simulator.network.transport.nccl"),
+        ("network.transport", "nccl", "simulator.network.library.nccl"),
         ("software", "megatron", "workloads.software.megatron"),
         ("network.algorithms.all_reduce", "ring", "simulator.network.collectives.ring"),
         ("cluster.node.accelerator", "a100_80gb", "topologies.gpus.a100_80gb"),

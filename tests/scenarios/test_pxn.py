@@ -3,7 +3,7 @@
 import pytest
 
 from scenarios.scenario import Scenario
-from simulator.errors import ScenarioError
+from simulator.reading.errors import ScenarioError
 
 SIZE = 64e6
 

@@ -3,7 +3,7 @@
 import pytest
 
 from scenarios.scenario import Scenario
-from simulator.errors import ScenarioError
+from simulator.reading.errors import ScenarioError
 
 SIZE = 2**30
 A100 = {"preset": "dgx_a100_80gb", "nodes": 4, "fabric": {"kind": "fat_tree"}}

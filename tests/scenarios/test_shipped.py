@@ -12,13 +12,12 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.commands.schema import for_editors
-from scenarios.files.finite import check_finite
 from scenarios.results.expectations import held
-from scenarios.results.result import Result
-from scenarios.results.variants_result import VariantsResult
+from scenarios.results.result import Result, check_finite
+from scenarios.results.result_kinds import VariantsResult
 from scenarios.specification.loading import SHIPPED, shipped
 from simulator.analysis.memory import bound
-from simulator.analysis.pipeline import stretches
+from simulator.charts.pipeline import stretches
 from simulator.schedule.check import check
 from tests.samples import sample
 from tests.shipped import HEAVY, result_of

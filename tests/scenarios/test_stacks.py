@@ -3,7 +3,7 @@
 import pytest
 
 from scenarios import Scenario
-from simulator.errors import ScenarioError
+from simulator.reading.errors import ScenarioError
 
 PARAMETERS = 4e6
 

@@ -3,8 +3,8 @@
 import pytest
 
 from scenarios.scenario import Scenario
-from simulator.errors import ScenarioError
-from simulator.network.transport.networks.tcp import ONE_CORE, PAYLOAD, STACK, WINDOW
+from simulator.network.tcp import ONE_CORE, PAYLOAD, STACK, WINDOW
+from simulator.reading.errors import ScenarioError
 
 SIZE = 100e6
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from scenarios import Scenario
-from scenarios.command import run
+from scenarios.commands.command_line import run
 from scenarios.specification.variation import PRESETS
-from simulator.engine.distribution import Distribution
-from simulator.engine.variation import Pauses, Spells, Variation
-from simulator.lookup import names
+from simulator.engine.interface.variation import Distribution, Pauses, Spells, Variation
+from simulator.reading.lookup import names
 
 SHARED = Path(__file__).parents[3] / "shared/data"
 

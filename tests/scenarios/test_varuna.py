@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios import Scenario
-from simulator.analysis.pipeline import stretches
+from simulator.charts.pipeline import stretches
 
 FIGURE = Path(__file__).parents[2] / "../shared/data/varuna_schedule_seed.csv"
 

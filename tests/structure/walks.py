@@ -18,15 +18,15 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from scenarios.scenario import Scenario
+from simulator.analysis.timeline import Span
 from simulator.engine.reference.network import Transfer
 from simulator.engine.reference.rendezvous import Pending
 from simulator.network.plan import Flow, Phase, TransferPlan
-from simulator.schedule import Collective, Op, Recv, Send
-from simulator.timeline import Span
+from simulator.schedule.ops import Collective, Op, Recv, Send
 from tests.structure.imports import PACKAGES, ROOT
-from workloads.gradients.bucket import Bucket
-from workloads.operators.segment import Exchange
-from workloads.parallelism._messages import Message
+from workloads.data_parallel.buckets import Bucket
+from workloads.operators.operator import Exchange
+from workloads.parallelism._pipeline_messages import Message
 
 SCENARIO = """
 version: 1
@@ -169,7 +169,7 @@ STAGES = {
     "scenario": ("scenarios/",),
     "pass": ("workloads/",),
     "check": ("simulator/schedule/",),
-    "timeline": ("simulator/engine/simulate.py", "simulator/timeline.py"),
+    "timeline": ("simulator/engine/simulate.py", "simulator/analysis/timeline.py"),
     "interpret": ("simulator/engine/reference/",),
     "lower, fold": ("simulator/engine/", "simulator/network/"),
 }

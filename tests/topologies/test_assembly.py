@@ -16,17 +16,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import lookup
-from simulator.cluster import Cluster, Link
-from simulator.cluster.regularity import Regularity
-from simulator.cluster.vertices import NONE
-from simulator.errors import ClusterError
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.links import Link
+from simulator.hardware.topology import NONE, Regularity
+from simulator.reading import lookup
+from simulator.reading.errors import ClusterError
 from tests.nodes import V100
 from topologies import cluster
 from topologies.assembly import assemble
-from topologies.network import FabricRouter, Network, Port
-from topologies.sections import FABRICS, NodeSection
-from topologies.wiring import Wiring
+from topologies.node_and_fabric import FABRICS, NodeSection
+from topologies.wiring.network import FabricRouter, Network, Port
+from topologies.wiring.server import Wiring
 
 SERVERS: dict[str, dict[str, Any]] = {
     "full_mesh": V100,

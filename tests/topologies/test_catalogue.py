@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from simulator import lookup
-from simulator.accelerator import Accelerator
-from simulator.document import Section, read, validated
-from simulator.errors import ScenarioError
+from simulator.hardware.accelerator import Accelerator
+from simulator.reading import lookup
+from simulator.reading.errors import ScenarioError
+from simulator.reading.quantities import Section
+from simulator.reading.validation import validated
+from simulator.reading.yaml_and_json import read
 from topologies.catalogue import CPUS, GPUS, LINKS, device, link, link_data, products_at_power
-from topologies.sections import Gpu
-from topologies.specification import CLUSTERS
+from topologies.cluster_section import CLUSTERS
+from topologies.node_and_fabric import Gpu
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 FOLDERS = (GPUS, CPUS, LINKS, CLUSTERS)

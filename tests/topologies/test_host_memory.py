@@ -2,14 +2,16 @@
 
 import pytest
 
-from simulator.accelerator import Accelerator
 from simulator.engine.simulate import simulate
-from simulator.errors import ClusterError
-from simulator.network.transport.nccl import nccl
-from simulator.schedule import Copy, Program, Schedule
+from simulator.hardware.accelerator import Accelerator
+from simulator.network.library.nccl import nccl
+from simulator.reading.errors import ClusterError
 from simulator.schedule.mesh import Mesh
-from topologies.specification import specification
-from topologies.uniform import uniform
+from simulator.schedule.ops import Copy
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from topologies.cluster_section import specification
+from topologies.uniform_and_tree import uniform
 
 GB = 1e9
 

@@ -3,9 +3,9 @@
 import pytest
 
 from scenarios import Scenario
-from simulator.cluster import Cluster
-from simulator.errors import ClusterError, ScenarioError
-from simulator.network.transport.torus import sides, torus_of
+from simulator.hardware.cluster import Cluster
+from simulator.network.placing.rings_and_tori import sides, torus_of
+from simulator.reading.errors import ClusterError, ScenarioError
 from topologies import cluster
 from topologies.catalogue import GPUS, device
 

@@ -3,7 +3,7 @@
 import pytest
 
 from topologies import cluster
-from topologies.uniform import uniform
+from topologies.uniform_and_tree import uniform
 
 
 def test_uniform_has_one_port_for_each_device() -> None:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.errors import ScheduleError
+from simulator.reading.errors import ScheduleError
+from workloads.architectures.timed_models import unit_model
 from workloads.composition import PARALLELISMS, RANK_ORDER, layouts, numbered_along, on_layouts
-from workloads.compute import compute
+from workloads.memory.compute import compute
 from workloads.parallelism.context import Context
 from workloads.parallelism.data import Data
 from workloads.parallelism.domain import Domain
@@ -16,7 +17,6 @@ from workloads.parallelism.expert import Expert
 from workloads.parallelism.pipeline import Pipeline
 from workloads.parallelism.tensor import Tensor
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.unit import unit_model
 
 DEGREES = st.integers(1, 4)
 

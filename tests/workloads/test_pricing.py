@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from simulator.accelerator import Accelerator
-from simulator.kernel import Kernel
+from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.kernel import Kernel
 from topologies.catalogue import GPUS, device
-from workloads.model import Layer
+from workloads.architectures.specification import model
+from workloads.architectures.timed_models import profile
+from workloads.architectures.transformer import Transformer
+from workloads.operators.model import Layer
 from workloads.parallelism.tensor import sharded
-from workloads.profile import profile
-from workloads.specification import model
-from workloads.stack import software
-from workloads.transformer import Transformer
+from workloads.software_stack import software
 
 MEASURED = Path(__file__).parents[2] / "scenarios/published/layer_profiles_v100.csv"
 

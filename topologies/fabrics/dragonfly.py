@@ -9,10 +9,9 @@ from math import ceil
 
 import numpy as np
 
-from simulator.document import Count, Flag, Ratio
-from simulator.hashing import Indices
-from topologies.network import FabricRouter, Network, Port
-from topologies.routing import Routing
+from simulator.hardware.hashing import Indices
+from simulator.reading.quantities import Count, Flag, Ratio
+from topologies.wiring.network import FabricRouter, Network, Port, Routing
 
 
 def dragonfly(

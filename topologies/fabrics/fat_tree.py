@@ -6,11 +6,10 @@ from math import ceil
 
 import numpy as np
 
-from simulator.document import Count
-from simulator.errors import ClusterError
-from topologies.clos import clos, down_ports, even, ratios
-from topologies.network import FabricRouter, Network
-from topologies.parameters import Ratios
+from simulator.reading.errors import ClusterError
+from simulator.reading.quantities import Count, Ratios
+from topologies.fabrics._clos import clos, down_ports, even, ratios
+from topologies.wiring.network import FabricRouter, Network
 
 
 def fat_tree(network: Network, oversubscription: Ratios = 1.0, radix: Count | None = None) -> FabricRouter:

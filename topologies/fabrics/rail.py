@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.document import Count
-from topologies.clos import clos, down_ports, ratios
-from topologies.network import FabricRouter, Network
-from topologies.parameters import Ratios
+from simulator.reading.quantities import Count, Ratios
+from topologies.fabrics._clos import clos, down_ports, ratios
+from topologies.wiring.network import FabricRouter, Network
 
 
 def rail(

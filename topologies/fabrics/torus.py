@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import product
 from math import isqrt, prod
 
-from simulator.document import Count
-from simulator.errors import ClusterError
-from topologies.network import FabricRouter, Network, Port
+from simulator.reading.errors import ClusterError
+from simulator.reading.quantities import Count
+from topologies.wiring.network import FabricRouter, Network, Port
 
 
 def torus(network: Network, dims: list[Count] | None = None) -> FabricRouter:

@@ -1,1 +1,1 @@
-"""Models that differ from one stack of equal layers: encoder-decoders, vision, predictions of several tokens."""
+"""Models by architecture, from the `model:` section of a scenario to layers of operators."""

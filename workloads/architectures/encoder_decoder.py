@@ -11,26 +11,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.kernel import BYTES
-from simulator.operation import Operation
-from workloads.low_precision.products import first_product, second_product
-from workloads.operators.attentions.cross import CrossAttention, FlashCrossAttention
-from workloads.operators.elementwise import Elementwise, dropout
-from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
-from workloads.operators.fusion import fuses
-from workloads.operators.layer import OperatorLayer
-from workloads.operators.linear import Linear
-from workloads.operators.operator import Operator
-from workloads.operators.relative import RelativePositionBias
-from workloads.operators.sharded import column_parallel, second_parallel
-from workloads.shape import Shape
-from workloads.transformer import (
+from simulator.hardware.kernel import BYTES, Operation
+from workloads.architectures.blocks import first_product, second_product
+from workloads.architectures.shape import Shape
+from workloads.architectures.transformer import (
     TOKEN_BYTES,
     Transformer,
     embedding_operators,
     head_operators,
     layers_of_operators,
 )
+from workloads.operators.attentions.cross_attention import CrossAttention, FlashCrossAttention
+from workloads.operators.elementwise import Elementwise, dropout
+from workloads.operators.embedding import RelativePositionBias, embedding, vocabulary_parallel_embedding
+from workloads.operators.linear import Linear
+from workloads.operators.model import OperatorLayer
+from workloads.operators.operator import Operator
+from workloads.operators.operator_names import fuses
+from workloads.operators.sharded import column_parallel, second_parallel
 
 ENCODED = Operation("output of the encoder", "elementwise")
 

@@ -1,1 +1,1 @@
-"""What a rank holds: activations, recomputation, optimizer states, and shards of states."""
+"""What a rank computes and what it holds for that: activations, recomputation, optimizer and its states."""

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from simulator.schedule import Compute, Op, Program
-from workloads.model import Layer, Model
+from simulator.schedule.ops import Compute, Op
+from simulator.schedule.program import Program
+from workloads.operators.model import Layer, Model
 
 Place = tuple[int, int | None, str]
 """(stage, micro-batch, layer)."""

@@ -2,7 +2,7 @@
 
 Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv:1604.06174). *selective*: core attention only;
 its activations are large and cheap to compute (Korthikanti et al. 2022, arXiv:2205.05198, section 5). *operators*: what
-the rule of the model says (`workloads.saved_tensors.operators`). Otherwise each
+the rule of the model says (`workloads.architectures.recomputation`). Otherwise each
 stage has a sequence (`chains.sequence`) that says which layers run again before which backward pass: a fixed one
 (`chains.methods`) or an optimal one (`chains.optimal`). Non-reentrant checkpoints of torch 2.1 and later stop early, as
 soon as all tensors that the backward pass needs are there (torch.utils.checkpoint, ``set_checkpoint_early_stop``): the
@@ -15,17 +15,18 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from simulator.errors import ScheduleError
-from simulator.lookup import nearest
-from simulator.schedule import Compute, Op, Program, Schedule
-from simulator.schedule.order import Action
+from simulator.reading.errors import ScheduleError
+from simulator.reading.lookup import nearest
+from simulator.schedule.ops import Compute, Op
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 from workloads.memory.activations import with_activations
-from workloads.memory.chains.methods import FIXED, fixed_sequence
-from workloads.memory.chains.sequence import Kind
-from workloads.memory.chains.sequence import Sequence as ChainSequence
-from workloads.model import Layer, Model
+from workloads.memory.chains.fixed_methods import FIXED, fixed_sequence
+from workloads.memory.chains.sequence import ChainSequence, Kind
 from workloads.operators.lowering import lowered_segments
-from workloads.stages import ENDS
+from workloads.operators.model import Layer, Model
+from workloads.operators.stages import ENDS
 
 CHOICES = ("none", "selective", "operators", *FIXED)
 """How much is recomputed, where that follows from the layers alone."""

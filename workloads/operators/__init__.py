@@ -1,1 +1,1 @@
-"""One operator a file: its parameter tensors, its kernels by phase, what it keeps, and what the ranks exchange."""
+"""Operators of a layer: their parameter tensors, kernels by phase, what they keep, and what the ranks exchange."""

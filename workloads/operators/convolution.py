@@ -12,9 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from simulator.errors import ScenarioError
-from simulator.kernel import BYTES, Kernel, memory_bound
-from simulator.operation import Operation
+from simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from simulator.reading.errors import ScenarioError
 from workloads.operators.operator import Operator
 from workloads.operators.parameter import ParameterTensor, matrix, parameter_tensors
 

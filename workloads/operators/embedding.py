@@ -1,13 +1,18 @@
-"""The embedding looks up a vector for each token; its gradient is a sum into the rows of the table."""
+"""Tables that are looked up: the embedding of tokens and positions, and the bias of relative positions (T5).
+
+Raffel et al. 2020, arXiv:1910.10683, section 2.1. Pairs fall into buckets by their distance. The first layer of a
+stack holds the table of buckets and looks the bias up once for all layers (huggingface/transformers, modeling_t5.py,
+``T5Attention.compute_bias``).
+"""
 
 from __future__ import annotations
 
-from simulator.kernel import BYTES
-from simulator.operation import Operation
+from dataclasses import dataclass
+
+from simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
 from workloads.operators.elementwise import Elementwise
-from workloads.operators.operator import Operator
-from workloads.operators.parameter import matrix
-from workloads.operators.segment import Exchange
+from workloads.operators.operator import Exchange, Operator
+from workloads.operators.parameter import ParameterTensor, matrix
 from workloads.operators.sharded import Cut, ShardedOperator
 
 EMBEDDING = Operation("embedding", "embedding")
@@ -44,3 +49,49 @@ def vocabulary_parallel_embedding(lookup: Elementwise, cut: Cut, nbytes: float) 
     summed = Exchange("reduce_scatter" if scattered else "all_reduce", nbytes, cut.over)
     gathered = (("I", Exchange("all_gather", nbytes, cut.over)),) if cut.sequence else ()
     return ShardedOperator(lookup, lookup.tensors, gathered, (("F", summed),))
+
+
+RELATIVE_BIAS = Operation("relative position bias", "embedding")
+BIASED = Operation("bias of scores", "elementwise", "attention")
+
+
+@dataclass(frozen=True)
+class RelativePositionBias(Operator):
+    """The bias of *length* x *length* pairs for *heads* heads, from a table of *buckets* rows; one for all samples."""
+
+    length: int
+    heads: int
+    buckets: int
+    precision: str = "fp32"
+
+    @property
+    def operation(self) -> Operation:
+        """The lookup."""
+        return RELATIVE_BIAS
+
+    @property
+    def tensors(self) -> tuple[ParameterTensor, ...]:
+        """The table: a number for each bucket and head."""
+        return (matrix(self.buckets, self.heads),)
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """Each number of the bias is read from the table and written."""
+        return (memory_bound(2 * self._nbytes, precision=self.precision),)
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """The gradient of the bias is read and added into the table."""
+        return (memory_bound(self._nbytes, precision=self.precision),)
+
+    def kept_bytes(self, samples: int) -> float:
+        """The bias, for all layers of the stack."""
+        return self._nbytes
+
+    @property
+    def _nbytes(self) -> float:
+        return float(self.heads * self.length**2 * BYTES[self.precision])
+
+
+def biased_scores(length: int, heads: int, precision: str) -> Elementwise:
+    """The bias added to the scores in place; backward their gradient is read and summed over the samples."""
+    width = BYTES[precision]
+    return Elementwise(heads * length**2, 2 * width, width, precision=precision, operation=BIASED)

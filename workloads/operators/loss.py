@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from simulator.kernel import BYTES
-from simulator.operation import Operation
+from simulator.hardware.kernel import BYTES, Operation
 from workloads.operators.elementwise import Elementwise
-from workloads.operators.operator import Operator
-from workloads.operators.segment import Exchange
+from workloads.operators.operator import Exchange, Operator
 from workloads.operators.sharded import Cut, ShardedOperator
 
 FP32 = 4

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from simulator.errors import ScheduleError
-from simulator.kernel import Kernel
-from simulator.schedule import Collective, Compute, Op
-from simulator.schedule.order import Action
-from workloads.model import Layer
-from workloads.operators.segment import SHIFT, Exchange, Segment
-from workloads.operators.shift import ShiftRecv, ShiftSend
+from simulator.hardware.kernel import Kernel
+from simulator.reading.errors import ScheduleError
+from simulator.schedule.ops import Collective, Compute, Op
+from simulator.schedule.pipeline_order import Action
+from workloads.operators.by_coordinate import ShiftRecv, ShiftSend
+from workloads.operators.model import Layer
+from workloads.operators.operator import SHIFT, Exchange, Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from simulator.document import Flag, Size
-from simulator.kernel import BYTES
-from simulator.schedule import Collective, Program, Schedule
-from simulator.units import show
-from workloads.gradients.bucket import NO_COPIES, Bucket, BucketCopies, Reduction, Weights, bucket_copies, reduced_axes
-from workloads.gradients.reduce import actions, backward_ops, map_replicas, reduce_gradients, weights_by_stage
-from workloads.model import Model
+from simulator.hardware.kernel import BYTES
+from simulator.reading.quantities import Flag, Size
+from simulator.reading.units import show
+from simulator.schedule.ops import Collective
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from workloads.data_parallel.buckets import (
+    NO_COPIES,
+    Bucket,
+    BucketCopies,
+    Reduction,
+    Weights,
+    bucket_copies,
+    reduced_axes,
+)
+from workloads.data_parallel.gradients import actions, backward_ops, map_replicas, reduce_gradients, weights_by_stage
+from workloads.operators.model import Model
 from workloads.operators.parameter import REPLICAS, ParameterTensor
-from workloads.parallelism import ReducingMethod, TrainingStep
+from workloads.parallelism._parallelism import ReducingMethod, TrainingStep
 from workloads.reductions.all_reduce import all_reduce
 
 BUCKET_BYTES = 25 * 2**20

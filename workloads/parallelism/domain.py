@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from simulator.accelerator import Software
-from simulator.document import Count, Fault
-from simulator.errors import ScenarioError
+from simulator.hardware.accelerator import Software
+from simulator.reading.errors import ScenarioError
+from simulator.reading.quantities import Count
+from simulator.reading.validation import Fault
 from simulator.schedule.mesh import Axis, Mesh
-from workloads.model import Model
-from workloads.operators.grids import Way
 from workloads.operators.lowering import Overlap
+from workloads.operators.model import Model, Way
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import Parallelism
+from workloads.parallelism._parallelism import Parallelism
 
 if TYPE_CHECKING:
-    from workloads.operators.layer import OperatorLayer
+    from workloads.operators.model import OperatorLayer
 
 DOMAIN = "domain"
 """The axis of the Pr ranks."""
@@ -68,8 +68,8 @@ class Domain(Parallelism):
         if self.domain == 1:
             return model
         from workloads.operators.grids.domain import divided
-        from workloads.operators.grids.grid import Side
-        from workloads.operators.layer import OperatorLayer
+        from workloads.operators.model import OperatorLayer
+        from workloads.operators.sharded import Side
 
         layers = [layer for layer in model.layers if isinstance(layer, OperatorLayer)]
         if len(layers) < len(model.layers) or any(layer.kind not in BY_KIND for layer in layers):

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
-from simulator.accelerator import Software
-from simulator.document import Count, Flag, Index
-from simulator.errors import ScenarioError
-from simulator.kernel import BYTES
-from simulator.schedule import Schedule
-from workloads.gradients.bucket import Bucket, Reduction, Weights
-from workloads.model import Model
+from simulator.hardware.accelerator import Software
+from simulator.hardware.kernel import BYTES
+from simulator.reading.errors import ScenarioError
+from simulator.reading.quantities import Count, Flag, Index
+from simulator.schedule.schedule import Schedule
+from workloads.data_parallel.buckets import Bucket, Reduction, Weights
+from workloads.data_parallel.parameter_gathers import PLAIN, Gathering
+from workloads.data_parallel.sharded_states import STATES, GroupSizes, check_hybrid, with_hybrid_axes
+from workloads.operators.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import ReducingMethod, TrainingStep
-from workloads.sharding.gathers import PLAIN, Gathering
-from workloads.sharding.groups import STATES, GroupSizes, check_hybrid, with_hybrid_axes
-from workloads.sharding.sharding import Sharding, reduction_of
+from workloads.parallelism._parallelism import ReducingMethod, TrainingStep
+from workloads.parallelism._sharding import Sharding, reduction_of
 
 
 class FullyShardedDataParallel(ReducingMethod):

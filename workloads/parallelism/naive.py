@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from simulator.kernel import BYTES, memory_bound
-from simulator.operation import Operation
-from simulator.schedule import Collective, Compute, Op, Program, Schedule
-from workloads.model import Model
+from simulator.hardware.kernel import BYTES, Operation, memory_bound
+from simulator.schedule.ops import Collective, Compute, Op
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from workloads.operators.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import DataMethod, TrainingStep
+from workloads.parallelism._parallelism import DataMethod, TrainingStep
 
 AVERAGE = Operation("average of gradients", "elementwise")
 

@@ -15,25 +15,25 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from simulator.document import Count, Fault, Flag, Index
-from simulator.document.names import known
-from simulator.errors import ScheduleError, SimulatorError
-from simulator.lookup import attribute, function, names
-from simulator.schedule import Compute, Op, Program, Schedule
+from simulator.reading.errors import ScheduleError, SimulatorError
+from simulator.reading.lookup import attribute, function, names
+from simulator.reading.names_and_parameters import known
+from simulator.reading.quantities import Count, Flag, Index
+from simulator.reading.validation import Fault
 from simulator.schedule.mesh import Axis, Mesh, family
-from simulator.schedule.order import Action, Order
-from simulator.schedule.program import TemplatedOps
-from workloads.compute import PIPELINE, WeightVersions
-from workloads.gradients.reduce import actions
-from workloads.gradients.tied_embeddings import tied_embeddings
-from workloads.memory.late_recompute import late_recompute
-from workloads.model import Layer, Model
+from simulator.schedule.ops import Compute, Op
+from simulator.schedule.pipeline_order import Action, Order
+from simulator.schedule.program import Program, TemplatedOps
+from simulator.schedule.schedule import Schedule
+from workloads.data_parallel.gradients import actions
+from workloads.data_parallel.tied_embeddings import tied_embeddings
+from workloads.memory.compute import PIPELINE, WeightVersions
+from workloads.operators.model import Layer, Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import Parallelism, TrainingStep
-from workloads.parallelism._messages import Message, MessagePlan, Parts, message_plans
-from workloads.parallelism.search import Choices, Chosen, Job, divisors
-from workloads.pipelines._file import is_file, order_of_file, read_order
-from workloads.steady_state import SteadyState, steady_state
+from workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, TrainingStep, divisors
+from workloads.parallelism._pipeline_messages import Message, MessagePlan, Parts, late_recompute, message_plans
+from workloads.pipelines._asynchronous import SteadyState, steady_state
+from workloads.pipelines._order_file import is_file, order_of_file, read_order
 
 ORDERS = "workloads.pipelines"
 
@@ -225,9 +225,7 @@ class Pipeline(Parallelism):
                 raise
             raise ScheduleError(f"{self.schedule} failed: {type(error).__name__}: {error}") from error
         if not isinstance(order, Order):
-            raise ScheduleError(
-                f"{self.schedule} must return simulator.schedule.order.Order, not {type(order).__name__}"
-            )
+            raise ScheduleError(f"{self.schedule} must return simulator.schedule.Order, not {type(order).__name__}")
         if "." in self.schedule and not is_file(self.schedule):
             self._check_own(order, micro_batches)
         return order

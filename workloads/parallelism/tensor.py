@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from simulator.accelerator import Software
-from simulator.document import Count, Fault, Flag, Fraction
-from simulator.errors import ScenarioError
-from simulator.kernel import BYTES
-from simulator.schedule import Collective, Compute, Op, Program, Schedule
-from workloads.model import Model
+from simulator.hardware.accelerator import Software
+from simulator.hardware.kernel import BYTES
+from simulator.reading.errors import ScenarioError
+from simulator.reading.quantities import Count, Flag, Fraction
+from simulator.reading.validation import Fault
+from simulator.schedule.ops import Collective, Compute, Op
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 from workloads.operators.lowering import Overlap
-from workloads.parallelism import Parallelism, TrainingStep, is_transformer
-from workloads.parallelism._grid import (
+from workloads.operators.model import Model
+from workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, TrainingStep, divisors, is_transformer
+from workloads.parallelism._tensor_grid import (
     DEPTH,
     OVERLAPPED,
     TENSOR,
@@ -39,11 +42,10 @@ from workloads.parallelism._grid import (
     square_side,
     with_overlap,
 )
-from workloads.parallelism.search import Choices, Chosen, Job, divisors
 
 if TYPE_CHECKING:
-    from workloads.operators.grids.grid import Grid
-    from workloads.transformer import Transformer
+    from workloads.architectures.transformer import Transformer
+    from workloads.operators.sharded import Grid
 
 AUTO = "auto"
 """The degree that AxoNN's communication model chooses."""
@@ -244,8 +246,8 @@ def sharded(
     """
     if degree == 1:
         return model
+    from workloads.architectures.shape import nearest_divisors
     from workloads.operators.sharded import Cut
-    from workloads.shape import nearest_divisors
 
     model = _transformer(model, degree)
     if by_columns and model.shape.block == "parallel":

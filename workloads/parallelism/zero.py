@@ -29,22 +29,21 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from simulator.accelerator import Software
-from simulator.document import Count, Fault, Flag, Size
-from simulator.document.quantities import whole_number
-from simulator.errors import ScenarioError
-from simulator.kernel import BYTES
-from simulator.schedule import Schedule
-from workloads.compute import PIPELINE
-from workloads.gradients.bucket import NO_COPIES, Bucket, Reduction, Weights, bucket_copies
-from workloads.model import Model
+from simulator.hardware.accelerator import Software
+from simulator.hardware.kernel import BYTES
+from simulator.reading.errors import ScenarioError
+from simulator.reading.quantities import Count, Flag, Size, whole_number
+from simulator.reading.validation import Fault
+from simulator.schedule.schedule import Schedule
+from workloads.data_parallel.buckets import NO_COPIES, Bucket, Reduction, Weights, bucket_copies
+from workloads.data_parallel.parameter_gathers import PLAIN, Gathering, Limits
+from workloads.data_parallel.sharded_states import Groups, GroupSizes, check_hybrid, with_half_buckets, with_hybrid_axes
+from workloads.memory.compute import PIPELINE
+from workloads.operators.model import Model
 from workloads.operators.parameter import REPLICAS, ParameterTensor
-from workloads.parallelism import Parallelism, ReducingMethod, TrainingStep
+from workloads.parallelism._parallelism import Parallelism, ReducingMethod, TrainingStep
+from workloads.parallelism._sharding import Sharding, Updates, reduction_of
 from workloads.reductions.all_reduce import all_reduce
-from workloads.sharding.gathers import PLAIN, Gathering, Limits
-from workloads.sharding.groups import Groups, GroupSizes, check_hybrid, with_hybrid_axes
-from workloads.sharding.sharding import Sharding, Updates, reduction_of
-from workloads.sharding.states import with_half_buckets
 
 SHARDED: Mapping[int, tuple[str, ...]] = {
     0: (),

@@ -10,9 +10,9 @@ activations of p + 1 micro-batches.
 
 from __future__ import annotations
 
-from simulator.errors import ScheduleError
-from simulator.schedule.order import Action, Order
-from workloads.pipelines._counts import at_least_one
+from simulator.reading.errors import ScheduleError
+from simulator.schedule.pipeline_order import Action, Order
+from workloads.pipelines._row_patterns import at_least_one
 from workloads.pipelines.dual_pipe_v import row_of_v
 
 SEARCHED = False

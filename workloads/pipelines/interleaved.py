@@ -8,9 +8,8 @@ refuses, the rounds are those of torch.distributed.pipelining.
 
 from __future__ import annotations
 
-from simulator.schedule.order import Order
-from workloads.pipelines._alternation import alternate, in_turn
-from workloads.pipelines._counts import at_least_one, in_rounds, uneven
+from simulator.schedule.pipeline_order import Order
+from workloads.pipelines._row_patterns import alternate, at_least_one, in_rounds, in_turn, uneven
 
 
 def interleaved(stages: int, micro_batches: int, virtual_stages: int = 2) -> Order:

@@ -6,9 +6,9 @@ torch.distributed.pipelining's ScheduleInterleavedZeroBubble, after Qi et al., "
 
 from __future__ import annotations
 
-from simulator.schedule.order import Order
+from simulator.schedule.pipeline_order import Order
+from workloads.pipelines._row_patterns import split_backward
 from workloads.pipelines.interleaved import depth_first
-from workloads.split_backward import split_backward
 
 SEARCHED = False
 """`plan` tries it if the scenario names it: no common stack for large models runs it by default."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.schedule.order import Order
-from workloads.pipelines._counts import warm_ups
-from workloads.pipelines._updates import updated
+from simulator.schedule.pipeline_order import Order
+from workloads.pipelines._asynchronous import updated
+from workloads.pipelines._row_patterns import warm_ups
 from workloads.pipelines.one_f_one_b import one_f_one_b
 
 SEARCHED = False

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.errors import ScheduleError
-from simulator.schedule.order import Order
-from workloads.pipelines._counts import at_least_one, warm_ups
-from workloads.pipelines._updates import updated
+from simulator.reading.errors import ScheduleError
+from simulator.schedule.pipeline_order import Order
+from workloads.pipelines._asynchronous import updated
+from workloads.pipelines._row_patterns import at_least_one, warm_ups
 from workloads.pipelines.one_f_one_b import one_f_one_b
 
 SEARCHED = False

@@ -8,12 +8,11 @@ gathers those of all and sums p products. The decomposition is exact, and most o
 
 from __future__ import annotations
 
-from simulator.document import Count
-from simulator.kernel import memory_bound
-from workloads.gradients.bucket import Bucket, Reduction
-from workloads.gradients.code_kernels import ranks_of
-from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
-from workloads.gradients.low_rank import copied, copied_back, singular_values, split
+from simulator.hardware.kernel import memory_bound
+from simulator.reading.quantities import Count
+from workloads.data_parallel.buckets import Bucket, Reduction
+from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from workloads.reductions._encoding import copied, copied_back, ranks_of, singular_values, split
 from workloads.reductions.powersgd import NEEDS_MATRICES
 
 WORTH = 1.0
@@ -31,10 +30,10 @@ def atomo(reduction: Reduction, rank: Count = 3) -> Compressed:
         kernels = (*kernels, *copied(found, width))
         if kind == "reduce":
             sent = whole + factors
-            return Code((Round(kernels, (Message(sent),)),), (), sent=sent, held=sent)
+            return Code((Round(kernels, (CodedMessage(sent),)),), (), sent=sent, held=sent)
         ranks = ranks_of(bucket)
-        messages = [Message(whole)] if whole else []
-        messages += [Message(ranks * factors, "all_gather")] if factors else []
+        messages = [CodedMessage(whole)] if whole else []
+        messages += [CodedMessage(ranks * factors, "all_gather")] if factors else []
         products = tuple(one.product(bucket.dtype) for one in found.matrices) * ranks
         added = 3.0 * width * sum(one.elements for one in found.matrices)
         decode = (*copied_back(found, width), *products, memory_bound(ranks * added, launches=ranks))

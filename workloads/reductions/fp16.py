@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simulator.kernel import BYTES
-from workloads.gradients.bucket import Bucket, Reduction
-from workloads.gradients.code_kernels import passes
-from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
+from simulator.hardware.kernel import BYTES
+from workloads.data_parallel.buckets import Bucket, Reduction
+from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from workloads.reductions._encoding import passes
 
 
 def fp16(reduction: Reduction, dtype: Literal["fp16", "bf16"] = "fp16") -> Compressed:
@@ -22,6 +22,6 @@ def fp16(reduction: Reduction, dtype: Literal["fp16", "bf16"] = "fp16") -> Compr
         cast = bucket.width > BYTES[dtype]
         kernels = passes(*([bucket.nbytes + narrow] if cast else []), 2 * narrow)
         decode = () if kind == "reduce" else passes(narrow + bucket.nbytes)
-        return Code((Round(kernels, (Message(narrow),)),), decode, sent=narrow, held=narrow if cast else 0.0)
+        return Code((Round(kernels, (CodedMessage(narrow),)),), decode, sent=narrow, held=narrow if cast else 0.0)
 
     return compressed(reduction, "fp16", code)

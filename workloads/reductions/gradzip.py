@@ -8,12 +8,11 @@ P. The mean of both steps is simulated: half of PowerSGD's bytes, and one produc
 
 from __future__ import annotations
 
-from simulator.document import Count, Flag
-from simulator.kernel import Kernel, matmul, memory_bound
-from workloads.gradients.bucket import Bucket, Reduction
-from workloads.gradients.code_kernels import error_added, error_kept
-from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
-from workloads.gradients.low_rank import Matrix, copied, copied_back, split
+from simulator.hardware.kernel import Kernel, matmul, memory_bound
+from simulator.reading.quantities import Count, Flag
+from workloads.data_parallel.buckets import Bucket, Reduction
+from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from workloads.reductions._encoding import Matrix, copied, copied_back, error_added, error_kept, split
 from workloads.reductions.powersgd import MIN_COMPRESSION_RATE, NEEDS_MATRICES
 
 
@@ -30,9 +29,9 @@ def gradzip(reduction: Reduction, rank: Count = 1, error_feedback: Flag = True) 
         copy = bucket.nbytes if error_feedback else 0.0
         kept = 2 * factor + copy
         if kind == "reduce":
-            sent = Round(kernels, (Message(whole + factor),))
+            sent = Round(kernels, (CodedMessage(whole + factor),))
             return Code((sent,), (), whole + factor, held=whole + copy, kept=kept)
-        messages = tuple(Message(nbytes) for nbytes in (whole, factor) if nbytes)
+        messages = tuple(CodedMessage(nbytes) for nbytes in (whole, factor) if nbytes)
         decode = (
             *copied_back(found, width),
             *(one.product(bucket.dtype) for one in found.matrices),

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from simulator.document import Fraction
-from simulator.kernel import Kernel, memory_bound
-from workloads.gradients.bucket import Bucket, Reduction
-from workloads.gradients.code_kernels import SCALE, error_added, passes, ranks_of
-from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
+from simulator.hardware.kernel import Kernel, memory_bound
+from simulator.reading.quantities import Fraction
+from workloads.data_parallel.buckets import Bucket, Reduction
+from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from workloads.reductions._encoding import SCALE, error_added, passes, ranks_of
 
 WARM_UP = 0.15
 """The share of steps before the variance is fixed (DeepSpeed, docs/_posts/2020-09-09-onebit-adam-blog-post.md)."""
@@ -36,7 +36,7 @@ def one_bit_adam(
 
     def code(bucket: Bucket, kind: str) -> Code:
         if phase == "warm_up":
-            plain = Round((), (Message(bucket.nbytes),))
+            plain = Round((), (CodedMessage(bucket.nbytes),))
             return Code((plain,), (), sent=bucket.nbytes, held=0.0, kept=_errors(bucket), warm_up=warm_up)
         ranks = ranks_of(bucket)
         bits, scales = bucket.elements / 8, float(ranks * SCALE)
@@ -44,8 +44,8 @@ def one_bit_adam(
         # the parts of all ranks as floats, weighted by their scales and summed
         summed = (*_unpacked(bucket), memory_bound(2 * bucket.nbytes), memory_bound(bucket.nbytes + part.nbytes))
         rounds = (
-            Round(_packed(bucket), (Message(bits, "all_to_all"), Message(scales, "all_gather"))),
-            Round((*summed, *_packed(part)), (Message(bits, "all_gather"), Message(scales, "all_gather"))),
+            Round(_packed(bucket), (CodedMessage(bits, "all_to_all"), CodedMessage(scales, "all_gather"))),
+            Round((*summed, *_packed(part)), (CodedMessage(bits, "all_gather"), CodedMessage(scales, "all_gather"))),
         )
         decode = (*_unpacked(bucket), memory_bound(2 * bucket.nbytes))
         held = 3 * bits + bucket.nbytes

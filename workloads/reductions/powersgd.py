@@ -10,12 +10,20 @@ is reduced beside the backward pass (powerSGD_hook.py, ``decompress``; so in tor
 
 from __future__ import annotations
 
-from simulator.document import Count, Flag, Index, Ratio
-from simulator.kernel import Kernel, memory_bound
-from workloads.gradients.bucket import Bucket, Reduction
-from workloads.gradients.code_kernels import error_added, error_kept, passes
-from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
-from workloads.gradients.low_rank import Split, copied, copied_back, orthogonalised, split
+from simulator.hardware.kernel import Kernel, memory_bound
+from simulator.reading.quantities import Count, Flag, Index, Ratio
+from workloads.data_parallel.buckets import Bucket, Reduction
+from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from workloads.reductions._encoding import (
+    Split,
+    copied,
+    copied_back,
+    error_added,
+    error_kept,
+    orthogonalised,
+    passes,
+    split,
+)
 
 MIN_COMPRESSION_RATE = 2.0
 """torch's ``PowerSGDState``: ``min_compression_rate=2``."""
@@ -52,11 +60,11 @@ def powersgd(
         left, right = float(found.left * width), float(found.right * width)
         stacked = passes(*[2 * width * one.elements for one in found.matrices if one.count > 1])
         first = (*stacked, *_multiplied(bucket, found, error_feedback), *copied(found, width))
-        rounds = [Round(first, tuple(Message(nbytes) for nbytes in (whole, left) if nbytes))]
+        rounds = [Round(first, tuple(CodedMessage(nbytes) for nbytes in (whole, left) if nbytes))]
         if found.matrices:
             second = orthogonalised(found.matrices, width, left=True)
             second += tuple(one.times(True, bucket.dtype) for one in found.matrices)
-            rounds.append(Round(second, (Message(right),)))
+            rounds.append(Round(second, (CodedMessage(right),)))
         decode = (
             *copied_back(found, width),
             *((memory_bound(2 * right),) if right else ()),

@@ -11,13 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from simulator.document import Count, Flag
-from simulator.document.quantities import whole_number
-from simulator.kernel import Kernel
-from workloads.gradients.bucket import Bucket, Reduction
-from workloads.gradients.code_kernels import SCALE, passes
-from workloads.gradients.compressed import Code, Compressed, compressed
-from workloads.gradients.quantised import Exchange, Quantiser
+from simulator.hardware.kernel import Kernel
+from simulator.reading.quantities import Count, Flag, whole_number
+from workloads.data_parallel.buckets import Bucket, Reduction
+from workloads.data_parallel.compressed_reduction import Code, Compressed, compressed
+from workloads.reductions._encoding import SCALE, Exchange, Quantiser, passes
 
 GROUP = 512
 """Elements with one scale: QSGD's bucket for 4 bits (arXiv:1610.02132, section 5)."""

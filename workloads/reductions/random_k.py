@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from math import ceil
 
-from simulator.document import Flag, Fraction
-from simulator.kernel import memory_bound
-from workloads.gradients.bucket import Bucket, Reduction
-from workloads.gradients.code_kernels import LONG_INDEX, SECTOR, error_added, passes
-from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
+from simulator.hardware.kernel import memory_bound
+from simulator.reading.quantities import Flag, Fraction
+from workloads.data_parallel.buckets import Bucket, Reduction
+from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from workloads.reductions._encoding import LONG_INDEX, SECTOR, error_added, passes
 
 
 def random_k(reduction: Reduction, density: Fraction = 0.01, error_feedback: Flag = True) -> Compressed:
@@ -29,6 +29,6 @@ def random_k(reduction: Reduction, density: Fraction = 0.01, error_feedback: Fla
         decode = () if kind == "reduce" else passes(bucket.nbytes, touched + SECTOR * count + values)
         held = values + count * LONG_INDEX
         kept = bucket.nbytes if error_feedback else 0.0
-        return Code((Round(kernels, (Message(values),)),), decode, sent=values, held=held, kept=kept)
+        return Code((Round(kernels, (CodedMessage(values),)),), decode, sent=values, held=held, kept=kept)
 
     return compressed(reduction, "random_k", code)

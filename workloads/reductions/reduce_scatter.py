@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from simulator.schedule import Collective
-from workloads.gradients.bucket import Bucket, Reduction
+from simulator.schedule.ops import Collective
+from workloads.data_parallel.buckets import Bucket, Reduction
 
 
 @dataclass(frozen=True, slots=True)

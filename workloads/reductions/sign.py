@@ -8,12 +8,11 @@ majority, so that the GPUs hold the parameters. In place of a server, ranks gath
 
 from __future__ import annotations
 
-from simulator.document import Flag
-from simulator.kernel import Kernel, memory_bound
-from workloads.gradients.bucket import Bucket, Reduction
-from workloads.gradients.code_kernels import passes
-from workloads.gradients.compressed import Code, Compressed, compressed
-from workloads.gradients.quantised import Exchange, Quantiser
+from simulator.hardware.kernel import Kernel, memory_bound
+from simulator.reading.quantities import Flag
+from workloads.data_parallel.buckets import Bucket, Reduction
+from workloads.data_parallel.compressed_reduction import Code, Compressed, compressed
+from workloads.reductions._encoding import Exchange, Quantiser, passes
 
 INT = 4
 """Bytes of an integer that holds the sign of one element, or 32 packed signs (``bit2byte`` of the paper's code)."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from math import ceil
 
-from simulator.document import Count, Flag, Fraction
-from simulator.kernel import Kernel, memory_bound
-from workloads.gradients.bucket import Bucket, Reduction
-from workloads.gradients.code_kernels import LONG_INDEX, SECTOR, error_added, passes, selected
-from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
+from simulator.hardware.kernel import Kernel, memory_bound
+from simulator.reading.quantities import Count, Flag, Fraction
+from workloads.data_parallel.buckets import Bucket, Reduction
+from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from workloads.reductions._encoding import LONG_INDEX, SECTOR, error_added, passes, selected
 
 ROWS = 5
 """Rows of the sketch in the paper's experiments (github.com/dhroth/sketchedsgd: ``numRows=5``)."""
@@ -54,7 +54,7 @@ def sketched(
         median = memory_bound((rows + 1) * bucket.nbytes)
         first = (*((error_added(bucket),) if error_feedback else ()), *passes(sketch), hashed)
         found = (estimates, median, *selected(bucket, values / width), *passes(touched + values))
-        rounds = (Round(first, (Message(sketch),)), Round(found, (Message(values),)))
+        rounds = (Round(first, (CodedMessage(sketch),)), Round(found, (CodedMessage(values),)))
         decode = (*passes(2 * values, bucket.nbytes, chosen * (LONG_INDEX + SECTOR)), *_kept(bucket, error_feedback))
         held = sketch + (rows + 1) * bucket.nbytes + values
         kept = bucket.nbytes if error_feedback else 0.0

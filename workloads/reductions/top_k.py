@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from math import ceil
 
-from simulator.document import Flag, Fraction
-from simulator.kernel import memory_bound
-from workloads.gradients.bucket import Bucket, Reduction
-from workloads.gradients.code_kernels import INDEX, SECTOR, added_sparse, error_added, ranks_of, selected
-from workloads.gradients.compressed import Code, Compressed, Message, Round, compressed
+from simulator.hardware.kernel import memory_bound
+from simulator.reading.quantities import Flag, Fraction
+from workloads.data_parallel.buckets import Bucket, Reduction
+from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from workloads.reductions._encoding import INDEX, SECTOR, added_sparse, error_added, ranks_of, selected
 
 WHOLE_SUM = "every rank gets the whole sum, so that sharded gradients save nothing; take ddp, or zero with stage: 0"
 
@@ -34,9 +34,9 @@ def top_k(reduction: Reduction, density: Fraction = 0.01, error_feedback: Flag =
         kept = bucket.nbytes if error_feedback else 0.0
         sent = values + indices
         if kind == "reduce":
-            return Code((Round(kernels, (Message(sent),)),), (), sent=sent, held=sent, kept=kept)
+            return Code((Round(kernels, (CodedMessage(sent),)),), (), sent=sent, held=sent, kept=kept)
         ranks = ranks_of(bucket)
-        gathers = Message(ranks * values, "all_gather"), Message(ranks * indices, "all_gather")
+        gathers = CodedMessage(ranks * values, "all_gather"), CodedMessage(ranks * indices, "all_gather")
         decode = added_sparse(bucket, count, ranks)
         return Code((Round(kernels, gathers),), decode, sent=sent, held=(1 + ranks) * sent, kept=kept)
 

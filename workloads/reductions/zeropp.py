@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from simulator.document import Count, Flag
-from simulator.kernel import memory_bound
-from simulator.schedule import Op
-from workloads.gradients.bucket import Bucket, Reduction
-from workloads.gradients.compressed import Code, Message, Round, compressed, wrapped
+from simulator.hardware.kernel import memory_bound
+from simulator.reading.quantities import Count, Flag
+from simulator.schedule.ops import Op
+from workloads.data_parallel.buckets import Bucket, Reduction
+from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Round, compressed, wrapped
+from workloads.data_parallel.parameter_gathers import Gathering
+from workloads.data_parallel.sharded_states import REPLICA, SHARD
 from workloads.operators.parameter import REPLICAS
-from workloads.sharding.gathers import Gathering
-from workloads.sharding.groups import REPLICA, SHARD
 
 GROUP_ELEMENTS = 8000
 """Elements that share one scale (DeepSpeed, runtime/zero/partition_parameters.py, ``CUDAQuantizer``: at most 8k; for
@@ -77,10 +77,12 @@ def _code(bucket: Bucket, ranks: int) -> Code:
     nodes = bucket.ranks // ranks if two else 1
     within, shard = bucket.elements * GRADIENT_BYTES, bucket.elements * nodes / bucket.ranks
     across = shard * GRADIENT_BYTES if two else 0.0
-    rounds = [Round((memory_bound(bucket.nbytes + within),), (Message(within, "all_to_all", SHARD if two else ""),))]
+    rounds = [
+        Round((memory_bound(bucket.nbytes + within),), (CodedMessage(within, "all_to_all", SHARD if two else ""),))
+    ]
     if two:
         # what arrives is dequantised, summed and quantised in one kernel (section 3.3 of the paper)
-        rounds.append(Round((memory_bound(within + across),), (Message(across, "all_to_all", REPLICA),)))
+        rounds.append(Round((memory_bound(within + across),), (CodedMessage(across, "all_to_all", REPLICA),)))
     return Code(
         tuple(rounds),
         (memory_bound((across or within) + bucket.nbytes / bucket.ranks),),

@@ -17,10 +17,12 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.hashing import Indices
-from simulator.schedule import Collective, Copy, Op, Program, Recv, Schedule, Send
+from simulator.hardware.hashing import Indices
 from simulator.schedule.matching import request_of
 from simulator.schedule.mesh import Axis
+from simulator.schedule.ops import Collective, Copy, Op, Recv, Send
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 
 COPIES = "copies"
 """Used as the name of the axis of copies."""

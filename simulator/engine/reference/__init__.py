@@ -1,5 +1,1 @@
 """The reference engine: it interprets a schedule op by op with SimPy. Every op is an event; it is made to be read."""
-
-from simulator.engine.reference.simulation import TooManyRatesError, run
-
-__all__ = ["TooManyRatesError", "run"]

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 
 from simpy import Event
 
-from simulator.engine.outcome import Executed
-from simulator.engine.rank_classes import Communication
+from simulator.engine.interface.outcome import Executed
+from simulator.engine.interface.setup import Communication, Setup
 from simulator.engine.reference.clock import Clock
 from simulator.engine.reference.network import Network
-from simulator.engine.reference.processor import Processor
-from simulator.engine.setup import Setup
+from simulator.engine.reference.resources import Processor
 from simulator.network.plan import TransferPlan
-from simulator.schedule import Op, Send
 from simulator.schedule.matching import request_of
+from simulator.schedule.ops import Op, Send
 
 
 @dataclass(eq=False)

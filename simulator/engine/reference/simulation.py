@@ -1,21 +1,169 @@
-"""One simulation: make the processes of all representatives, process events, and collect the outcome."""
+"""One simulation: make the processes of all representatives, process events, and collect the outcome. A rank has one
+process for each of its streams, which executes the ops of the stream in order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
+from simpy import Event
 
-from simulator.engine.outcome import Outcome
+from simulator.analysis.timeline import NO_COMMUNICATION, Columns
+from simulator.engine.interface.outcome import Outcome, Waiting
+from simulator.engine.interface.setup import Setup
 from simulator.engine.reference.clock import Clock
 from simulator.engine.reference.network import Network
-from simulator.engine.reference.processor import Processor
-from simulator.engine.reference.rank import Rank, Resources
-from simulator.engine.reference.rendezvous import Rendezvous
-from simulator.engine.reference.server import Server
-from simulator.engine.setup import Setup
-from simulator.schedule import Schedule
+from simulator.engine.reference.rendezvous import Pending, Rendezvous
+from simulator.engine.reference.resources import Processor, Server
+from simulator.schedule.ops import Compute, Delay, Op, Recv, Send
+from simulator.schedule.schedule import Schedule
+
+
+class Resources(NamedTuple):
+    """The resources on which the ops of one rank execute; *host*: None if the rank computes on none."""
+
+    rendezvous: Rendezvous
+    gpu: Processor
+    host: Processor | None
+    servers: Mapping[str, Server]
+
+
+@dataclass(eq=False)
+class Cursor:
+    """The head of a stream: the op of index *op* in training step *step*.
+
+    It waits for the op of index *awaited* of its own rank, or for the partners of *pending*, or it executes.
+    """
+
+    step: int = 0
+    op: int = 0
+    awaited: int | None = None
+    pending: Pending | None = None
+    finished: bool = False
+
+
+class Rank:
+    """Rank *number* of *setup*; its streams begin when it is made.
+
+    *unended*: how many of its ops, all steps together, have not ended. *times*, of shape ``(3, steps, ops)``: when each
+    op was ready, began and ended (s), NaN until then. *communication*, of shape ``(steps, ops)``: as in `Columns`.
+    """
+
+    def __init__(self, clock: Clock, number: int, setup: Setup, resources: Resources) -> None:
+        self.clock, self.number, self.resources = clock, number, resources
+        self.ops: Sequence[Op] = list(setup.schedule.program(number).ops)
+        self.steps = setup.schedule.steps
+        self.unended = self.steps * len(self.ops)
+        self.seconds = setup.pricing.durations(number)
+        self.ranks_on_host = setup.classes.ranks_on_host(number)
+        self.times = np.full((3, self.steps, len(self.ops)), np.nan)
+        self.communication = np.full((self.steps, len(self.ops)), NO_COMMUNICATION)
+        self._index = {op.name: index for index, op in enumerate(self.ops)}
+        self._watched = {self._index[name] for op in self.ops for name in op.after}
+        self._ended: dict[tuple[int, int], Event] = {}
+        streams: dict[str, list[int]] = {}
+        for index, op in enumerate(self.ops):
+            streams.setdefault(op.stream, []).append(index)
+        self._cursors = {name: Cursor() for name in streams}
+        for name, ops in streams.items():
+            clock.process(self._stream(self._cursors[name], ops))
+
+    def _stream(self, cursor: Cursor, ops: Sequence[int]) -> Generator[Event, object, None]:
+        """The process of a stream: in each step wait for dependencies, execute, and record the times of each op."""
+        last: Event | None = None
+        for step in range(self.steps):
+            for place, index in enumerate(ops):
+                cursor.step, cursor.op = step, index
+                for name in self.ops[index].after:
+                    cursor.awaited = self._index[name]
+                    yield self._end_of(step, cursor.awaited)
+                cursor.awaited = None
+                ready = self.clock.now
+                begin, pending = yield from self._execute(cursor)
+                if pending is None or not isinstance(self.ops[index], Recv):
+                    self._end(step, index, ready, begin)
+                    continue
+                last = self.clock.process(self._deliver(step, index, ready, begin, pending.done, last))
+                if pending.buffered or not isinstance(self.ops[ops[(place + 1) % len(ops)]], Recv):
+                    yield last
+        if last is not None:
+            yield last
+        cursor.finished = True
+
+    def _deliver(
+        self, step: int, index: int, ready: float, begin: float, done: Event, last: Event | None
+    ) -> Generator[Event, object, None]:
+        """End a receive when its bytes are delivered, and not before the *last* receive of the stream has ended."""
+        if last is not None:
+            yield last
+        yield done
+        self._end(step, index, ready, begin)
+
+    def _end(self, step: int, index: int, ready: float, begin: float) -> None:
+        """Write the span of an op that ends now, and let go on what waits for it."""
+        self.times[:, step, index] = ready, begin, self.clock.now
+        released = self.ops[index].releases
+        if released is not None:
+            self.resources.servers[released].release()
+        if index in self._watched:
+            self._end_of(step, index).succeed()
+        self.unended -= 1
+
+    def _execute(self, cursor: Cursor) -> Generator[Event, object, tuple[float, Pending | None]]:
+        """Execute the op of *cursor*, which is ready; return when it began, and its communication if it is one.
+
+        A receive is executed when its bytes have been sent: the next receive of the stream is posted then, while the
+        bytes are on their way.
+        """
+        ready, step, index = self.clock.now, cursor.step, cursor.op
+        op, seconds = self.ops[index], float(self.seconds[step, index])
+        match op:
+            case Delay():
+                yield self.clock.timeout(seconds)
+            case Compute(server=str(name)):
+                queue = self.resources.servers[name]
+                service = queue.request(op.priority, self.number, index, seconds, holds=op.holds)
+                yield service.done
+                return service.begin, None
+            case Compute(on="host"):
+                assert self.resources.host is not None, "the pricing names a host for a rank that computes on it"
+                yield self.resources.host.compute(seconds, self.ranks_on_host)
+            case Compute():
+                yield self.resources.gpu.compute(seconds)
+            case _:
+                pending = cursor.pending = self.resources.rendezvous.arrive(self.number, index, step)
+                self.communication[step, index] = pending.number
+                if not (isinstance(op, Send) and op.buffered):
+                    yield pending.sent if isinstance(op, Send | Recv) else pending.done
+                cursor.pending = None
+                assert pending.begin is not None
+                return max(ready, pending.begin), pending
+        return ready, None
+
+    def _end_of(self, step: int, index: int) -> Event:
+        """The event of the end of op *index* in *step*, for an op that other ops wait for."""
+        if (step, index) not in self._ended:
+            self._ended[step, index] = self.clock.event()
+        return self._ended[step, index]
+
+    def waiting(self) -> Iterator[Waiting]:
+        """What each unfinished stream waits for."""
+        for name, one in self._cursors.items():
+            if self.unended and not one.finished:
+                arrived = tuple(one.pending.arrived) if one.pending else ()
+                yield Waiting(self.number, name, one.op, one.step, one.awaited, arrived)
+
+    def columns(self) -> Columns:
+        """The spans of all ops, step after step."""
+        op = np.tile(np.arange(len(self.ops)), self.steps)
+        step = np.repeat(np.arange(self.steps), len(self.ops))
+        ready, begin, end = self.times.reshape(3, -1)
+        return Columns(op, step, ready, begin, end, self.communication.ravel())
+
 
 EVENTS_BETWEEN_REPORTS = 10_000
 """SimPy processes some hundred thousand events a second, so progress is reported many times a second."""

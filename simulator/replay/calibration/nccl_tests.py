@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from simulator.errors import CalibrationError
-from simulator.replay.calibration.measurement import Measurement
+from simulator.reading.errors import CalibrationError
+from simulator.replay.calibration.measurements import Measurement
 
 KINDS = {
     "all_reduce": "all_reduce",

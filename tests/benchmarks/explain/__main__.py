@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scenarios.explain.comparison import compared
-from scenarios.explain.gap import Gap
+from scenarios.explain.gap import Gap, compared
 from scenarios.explain.run import run_of
 from tests.benchmarks.explain.scenario import scenario_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from scenarios.explain.calibration import write
-from scenarios.explain.calls import large, sizes
-from scenarios.explain.piece import HOST, PHASES
+from scenarios.explain.communications import large, sizes
+from scenarios.explain.pieces_of_work import HOST, PHASES
 from scenarios.explain.run import Run
 from scenarios.scenario import Scenario
 

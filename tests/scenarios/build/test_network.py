@@ -8,17 +8,17 @@ from dataclasses import fields
 import pytest
 
 from scenarios import Scenario
-from scenarios.build.memory.recompute_view import stages_as_run
-from scenarios.command import run
+from scenarios.build.memory_need import memory_need
+from scenarios.build.recompute_view import stages_as_run
+from scenarios.commands.command_line import run
 from scenarios.explain.changes import _machine
-from scenarios.plan.chains.from_scenario import chain_of
-from scenarios.plan.estimate.estimator import Estimator
-from scenarios.results.memory_need import memory_need
-from scenarios.running import communicator
-from scenarios.sensitivity.machine import machine
-from simulator.errors import ScenarioError
-from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.transport import Transport
+from scenarios.run.running import communicator
+from scenarios.search.chains.problem import chain_of
+from scenarios.search.estimate.estimator import Estimator
+from scenarios.search.varied_machine import machine
+from simulator.network.library.communicator import Communicator
+from simulator.network.transport import Transport
+from simulator.reading.errors import ScenarioError
 
 SCENARIO = {
     "version": 1,

@@ -4,8 +4,8 @@ import pytest
 
 from scenarios.scenario import Scenario
 from simulator.analysis.memory import curve
-from simulator.errors import ScenarioError
-from simulator.schedule import Copy
+from simulator.reading.errors import ScenarioError
+from simulator.schedule.ops import Copy
 
 BASE = {
     "version": 1,

@@ -6,25 +6,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.build.memory.optimal_recompute import check_order, rank_stages, stages_of_program, within
-from scenarios.build.memory.recompute_view import stages_as_run
-from scenarios.command import run
+from scenarios.build.planned_activations import check_order, rank_stages, stages_of_program, within
+from scenarios.build.recompute_view import stages_as_run
+from scenarios.commands.command_line import run
 from scenarios.scenario import Scenario
 from scenarios.specification.training import Training
 from simulator.analysis.memory import curve, peak
 from simulator.engine.simulate import simulate
-from simulator.errors import ScenarioError, ScheduleError
-from simulator.kernel import measured
+from simulator.hardware.kernel import measured
+from simulator.reading.errors import ScenarioError, ScheduleError
+from simulator.reading.units import parse
 from simulator.schedule.check import check
-from simulator.units import parse
-from topologies.uniform import uniform
-from workloads.compute import compute
+from topologies.uniform_and_tree import uniform
+from workloads.memory.chains.chain import LayerSeconds
 from workloads.memory.chains.execution import executed
-from workloads.memory.chains.least_memory import least_together
-from workloads.memory.chains.optimal import peak_in_flight
-from workloads.memory.chains.stage import LayerSeconds
+from workloads.memory.chains.optimal_checkpointing import least_together, peak_in_flight
+from workloads.memory.compute import compute
 from workloads.memory.recompute import recompute_by
-from workloads.model import Layer, Model
+from workloads.operators.model import Layer, Model
 from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.pipelines.gpipe import gpipe
 from workloads.pipelines.interleaved import interleaved

@@ -3,14 +3,14 @@
 import pytest
 
 import topologies
+from scenarios.calibrate.communication import write
 from scenarios.calibrate.device import contents, device_report, fitted
-from scenarios.calibrate.file import write
-from simulator.document import read
-from workloads.stack import specification
+from simulator.reading.yaml_and_json import read
+from simulator.replay.calibration.measurements import Device, Product, Transfer
+from workloads.software_stack import specification
 
 pytest.importorskip("torch", reason="the measurement needs torch")
 
-from simulator.replay.calibration.measured_device import Device, Product, Transfer
 
 COPIES = tuple(Transfer(2.0**power, 2e-6 + 2.0**power / 1.6e12) for power in range(20, 32, 2))
 

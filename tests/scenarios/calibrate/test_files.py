@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from scenarios import Scenario
-from scenarios.command import run
-from simulator.errors import ScenarioError
+from scenarios.commands.command_line import run
+from simulator.reading.errors import ScenarioError
 
 CALIBRATION = """
 version: 1

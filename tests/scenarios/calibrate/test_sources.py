@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import topologies
-from scenarios.calibrate.sources import Overrides, read
-from scenarios.fitting.fit import fit
+from scenarios.calibrate.imported_measurements import Overrides, read
+from scenarios.calibrate.table_fit import fit
 from scenarios.scenario import Scenario
-from simulator.document import read as document
-from simulator.errors import CalibrationError
-from simulator.network.transport.calibration import loaded
-from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.nccl import nccl
+from simulator.network.library.calibration_file import loaded
+from simulator.network.library.communicator import Communicator
+from simulator.network.library.nccl import nccl
+from simulator.reading.errors import CalibrationError
+from simulator.reading.yaml_and_json import read as document
 
 SIZES = [2**power for power in range(10, 31, 4)]
 

@@ -8,12 +8,11 @@ from scenarios import Scenario
 from scenarios.build.built import BuiltScenario
 from scenarios.campaign import build
 from scenarios.campaign.campaign import run as simulated
-from scenarios.campaign.report import report
-from scenarios.campaign.result import summary
-from scenarios.command import run
+from scenarios.campaign.report import report, summary
+from scenarios.commands.command_line import run
 from scenarios.specification import loading
-from simulator.document.yaml_text import yaml_text
-from simulator.errors import SimulatorError
+from simulator.reading.errors import SimulatorError
+from simulator.reading.yaml_and_json import yaml_text
 
 GPT = {
     "version": 1,

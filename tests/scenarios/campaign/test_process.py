@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.campaign import intervals, spares
+from scenarios.campaign import closed_forms
+from scenarios.campaign.campaign import simulate
 from scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
-from scenarios.campaign.process import simulate
 
 HOUR = 3600.0
 
@@ -45,33 +45,33 @@ def test_the_mean_time_is_that_of_exponential_failures():
     again = mean * np.exp(restart / mean)
     expected = again * ((segments - 1) * expm1((tau + delta) / mean) + expm1(tau / mean))
     assert abs(found.mean() - expected) < 3 * error(found)
-    assert expected == pytest.approx(segments * tau * intervals.cost(tau, delta, restart, mean), rel=0.01)
+    assert expected == pytest.approx(segments * tau * closed_forms.cost(tau, delta, restart, mean), rel=0.01)
 
 
 @pytest.mark.parametrize("delta", [2.0, 30.0, 300.0, 1800.0])
 def test_dalys_interval_costs_a_thousandth_more_than_the_least(delta):
     mean, restart = 3.09 * HOUR, 600.0
-    least = intervals.cost(intervals.optimal(delta, mean), delta, restart, mean)
-    grid = np.geomspace(0.05, 20, 2001) * intervals.optimal(delta, mean)
-    assert least == pytest.approx(min(intervals.cost(tau, delta, restart, mean) for tau in grid), rel=1e-5)
-    assert intervals.cost(intervals.daly(delta, mean), delta, restart, mean) <= 1.001 * least
-    assert intervals.cost(intervals.young(delta, mean), delta, restart, mean) > least
+    least = closed_forms.cost(closed_forms.optimal(delta, mean), delta, restart, mean)
+    grid = np.geomspace(0.05, 20, 2001) * closed_forms.optimal(delta, mean)
+    assert least == pytest.approx(min(closed_forms.cost(tau, delta, restart, mean) for tau in grid), rel=1e-5)
+    assert closed_forms.cost(closed_forms.daly(delta, mean), delta, restart, mean) <= 1.001 * least
+    assert closed_forms.cost(closed_forms.young(delta, mean), delta, restart, mean) > least
 
 
 def test_youngs_interval_is_off_by_some_per_cent():
-    off = [intervals.young(d, 3.09 * HOUR) / intervals.optimal(d, 3.09 * HOUR) - 1 for d in (60.0, 300.0, 1200.0)]
+    off = [closed_forms.young(d, 3.09 * HOUR) / closed_forms.optimal(d, 3.09 * HOUR) - 1 for d in (60.0, 300.0, 1200.0)]
     assert off == pytest.approx([0.036, 0.083, 0.177], abs=0.003)
 
 
 @pytest.mark.exhaustive
 def test_simulated_costs_lie_on_the_curve():
     mean, delta, restart = 2 * HOUR, 300.0, 300.0
-    best = intervals.optimal(delta, mean)
+    best = closed_forms.optimal(delta, mean)
     for tau in (best / 3, best, 3 * best):
         stage, policy = Stage(6 * 200, tau / 6), Checkpoints(tau, delta, delta)
         job = Job((stage,), checkpoints=policy, failures=Breakdowns(mean, restart=restart))
         found = times(job, 200) / job.productive
-        assert abs(found.mean() - intervals.cost(tau, delta, restart, mean)) < 3 * error(found)
+        assert abs(found.mean() - closed_forms.cost(tau, delta, restart, mean)) < 3 * error(found)
 
 
 @settings(max_examples=40)
@@ -98,20 +98,20 @@ def test_waiting_for_spares_is_erlangs_loss(held, restart):
     samples = [simulate(job, 0, number) for number in range(30)]
     shares = np.array([sample.lost["waiting"] / sample.seconds for sample in samples])
     # the chain begins with all nodes whole
-    assert abs(shares.mean() - spares.waiting_share(held, repair / mean)) < 3 * error(shares) + 0.002
+    assert abs(shares.mean() - closed_forms.waiting_share(held, repair / mean)) < 3 * error(shares) + 0.002
 
 
 def test_erlangs_loss_is_that_of_the_chain():
     load, held = 2.7, 4
     births = [load] * (held + 1)
     weights = np.cumprod([1.0, *(birth / (state + 1) for state, birth in enumerate(births))])
-    assert spares.waiting_share(held, load) == pytest.approx(weights[-1] / weights.sum(), rel=1e-12)
+    assert closed_forms.waiting_share(held, load) == pytest.approx(weights[-1] / weights.sum(), rel=1e-12)
 
 
 @given(st.integers(1, 3000), st.floats(0.01, 50))
 def test_the_cheapest_spares_cost_least(nodes, load):
-    best = spares.cheapest(nodes, load)
-    some = [choice.cost for choice, _ in zip(spares.choices(nodes, load), range(200), strict=False)]
+    best = closed_forms.cheapest(nodes, load)
+    some = [choice.cost for choice, _ in zip(closed_forms.choices(nodes, load), range(200), strict=False)]
     assert best.cost == min(some)
 
 

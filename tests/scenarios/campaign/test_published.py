@@ -8,9 +8,9 @@ from statistics import fmean
 
 import pytest
 
-from scenarios.campaign import intervals
+from scenarios.campaign import closed_forms
+from scenarios.campaign.campaign import simulate
 from scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
-from scenarios.campaign.process import simulate
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 RSC_1, RSC_2 = 6.5e-3, 2.34e-3
@@ -25,7 +25,7 @@ def llama(rate, down=10 * MINUTE):
     mean = DAY / (rate * LLAMA_NODES)
     delta = 5.7 / 2
     job = Job((Stage(round(LLAMA_DAYS * DAY / 6), 6.0),), LLAMA_NODES, 128)
-    every = intervals.optimal(delta, mean)
+    every = closed_forms.optimal(delta, mean)
     failing = Job(job.stages, job.nodes, 128, Checkpoints(every, delta, delta), Breakdowns(mean, restart=down))
     samples = [simulate(failing, 0, number) for number in range(SAMPLES)]
     goodput = fmean(job.productive / sample.seconds for sample in samples)

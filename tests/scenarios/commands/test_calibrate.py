@@ -6,10 +6,10 @@ import pytest
 
 from scenarios import Scenario
 from scenarios.calibrate.measuring import BrokenCalibrationError, measured, with_rows_kept
-from scenarios.command import run
-from simulator.document import read
-from simulator.network.transport.calibration import loaded
-from simulator.replay.calibration.measurement import Sweep
+from scenarios.commands.command_line import run
+from simulator.network.library.calibration_file import loaded
+from simulator.reading.yaml_and_json import read
+from simulator.replay.calibration.measurements import Sweep
 
 pytest.importorskip("torch", reason="ranks need torch")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.command import run
 from scenarios.commands.arguments import complete_scenarios
+from scenarios.commands.command_line import run
 from scenarios.scenario import Scenario
-from simulator.lookup import names
+from simulator.reading.lookup import names
 
 LLAMA = {
     "model_type": "llama",

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.command import run
 from scenarios.commands import listing
+from scenarios.commands.command_line import run
 from scenarios.scenario import Scenario
 from scenarios.specification.loading import located
-from simulator.document import read
-from simulator.lookup import names
+from simulator.reading.lookup import names
+from simulator.reading.yaml_and_json import read
 from topologies.catalogue import LINKS, link_data
-from workloads.stack import aliases
+from workloads.software_stack import aliases
 
 
 def listed(capsys: pytest.CaptureFixture[str], *kind: str) -> list[str]:

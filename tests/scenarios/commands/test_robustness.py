@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from scenarios.command import run
+from scenarios.commands.command_line import run
 from scenarios.scenario import Scenario
 from scenarios.specification.loading import located
-from simulator.errors import ScenarioError
+from simulator.reading.errors import ScenarioError
 
-CODE = "from scenarios.command import main; main()"
+CODE = "from scenarios.commands.command_line import main; main()"
 
 FILES = ["result.json", "scenario.yaml", "spans.csv", "timeline.png"]
 
@@ -210,7 +210,7 @@ def test_an_interrupt_during_imports_is_status_130() -> None:
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == os.environ['INTERRUPTED']: raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupt())\n"
-        "from scenarios.command import main; main()"
+        "from scenarios.commands.command_line import main; main()"
     )
     for module in ("typer", "scenarios.commands.run", "matplotlib"):
         done = command("run", "hello", code=code, env={"INTERRUPTED": module})
@@ -299,7 +299,7 @@ def test_an_order_of_ones_own(
     (package / "boom.py").write_text("def boom(stages, micro_batches):\n    return 1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name, message in (
-        ("lifo", "must return simulator.schedule.order.Order, not list"),
+        ("lifo", "must return simulator.schedule.Order, not list"),
         ("boom", "failed: ZeroDivisionError: division by zero"),
     ):
         setting = f"parallelism={{pp: 2, schedule: orders_of_robustness.{name}}}"

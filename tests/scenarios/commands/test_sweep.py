@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from scenarios.command import run
-from scenarios.sweep import runs
-from simulator.errors import ExecutionError
+from scenarios.commands.command_line import run
+from scenarios.run import sweep
+from simulator.reading.errors import ExecutionError
 
 ROOT = Path(__file__).parents[3]
 
@@ -118,7 +118,7 @@ def test_bad_input_is_refused_before_anything_runs(
 ) -> None:
     Path("file").touch()
     Path("folder.csv").mkdir()
-    monkeypatch.setattr("scenarios.running.run", None)
+    monkeypatch.setattr("scenarios.run.running.run", None)
     assert answer(capsys, "hello", *arguments.split(), status=2) == ("", f"{message}\n")
     assert sorted(path.name for path in Path().iterdir()) == ["file", "folder.csv"]
 
@@ -142,7 +142,7 @@ def test_an_interrupt_keeps_the_rows_that_are_done(jobs: str) -> None:
     # the signal goes to the whole process group, as from a terminal
     code = (
         "import os, signal, sys\n"
-        "from scenarios.sweep import runs\n"
+        "from scenarios.run import sweep as runs\n"
         "executed = runs.executed\n"
         "def interrupted(*arguments):\n"
         "    for number, row in enumerate(executed(*arguments)):\n"
@@ -150,7 +150,7 @@ def test_an_interrupt_keeps_the_rows_that_are_done(jobs: str) -> None:
         "        if number == 2: os.killpg(0, signal.SIGINT)\n"
         "runs.executed = interrupted\n"
         "sys.argv[0] = 'clustersim'\n"
-        "from scenarios.command import main\n"
+        "from scenarios.commands.command_line import main\n"
         "main()"
     )
     over = ["--over", "cluster.gpus=2,4,8,16", "--over", "training.global_batch_size=32,64,128,256"]
@@ -167,13 +167,13 @@ def test_an_interrupt_keeps_the_rows_that_are_done(jobs: str) -> None:
 def test_a_lost_cluster_keeps_the_rows_that_are_done(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executed = runs.executed
+    executed = sweep.executed
 
     def lost(*arguments: Any) -> Any:
         yield next(executed(*arguments))
         raise ExecutionError("the Dask scheduler at tcp://host:8786 is lost")
 
-    monkeypatch.setattr(runs, "executed", lost)
+    monkeypatch.setattr(sweep, "executed", lost)
     told = "the Dask scheduler at tcp://host:8786 is lost; 1 of 2 runs were done; their rows are in r.partial.csv\n"
     assert answer(capsys, "hello", "--over", "cluster.gpus=2,4", "-o", "r.csv", status=2) == ("", told)
     assert len(Path("r.partial.csv").read_text().splitlines()) == 1 + 1

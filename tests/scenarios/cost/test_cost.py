@@ -3,10 +3,9 @@
 import pytest
 
 from scenarios import Scenario
-from scenarios.command import run
+from scenarios.commands.command_line import run
 from scenarios.cost.accounts import accounts, equivalents
-from scenarios.cost.energy import Power
-from scenarios.cost.regions import regions
+from scenarios.cost.cost import PowerByState, regions
 
 HELLO = {"training.samples": 320_000, "cost.gpu_hour": 3.0}
 
@@ -57,7 +56,7 @@ def test_energy_is_power_by_state_times_time():
     watts += 4 * 400 * (parts["optimizer"] + parts["recompute"]) / step
     expected = 1.25 * (watts + 1000) * 10_000 * result.timeline.step_time / 3.6e9
     assert result.summary()["training"]["energy_mwh"] == pytest.approx(expected, rel=1e-12)
-    assert Power(3.0, 2.0, 1.0).of_step({}) == 3.0
+    assert PowerByState(3.0, 2.0, 1.0).of_step({}) == 3.0
 
 
 def test_without_powers_by_state_the_energy_is_that_of_full_load():

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from scenarios.command import run
+from scenarios.commands.command_line import run
 from scenarios.evaluate import comparisons
 from scenarios.evaluate.accuracy import page, rows_page
-from scenarios.evaluate.by_source import SourceErrors, group, headline
+from scenarios.evaluate.errors_by_source import SourceErrors, group, headline
 from scenarios.evaluate.evaluation import Evaluation, error_statistics, evaluate
-from simulator.errors import ScenarioError
+from simulator.reading.errors import ScenarioError
 
 # four layers of 1 + 2 s on each of two GPUs: 12 s a micro-batch, or 24 s for two
 SCENARIO = """\

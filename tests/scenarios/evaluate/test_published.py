@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from scenarios import Scenario
-from scenarios.evaluate.layer_classes import layer_classes
+from scenarios.evaluate.layers_and_products import layer_classes
 from scenarios.results.expectations import Outcome, held
 from scenarios.specification.loading import SHIPPED, named_files, shipped
-from simulator.document import read
-from simulator.kernel import matmul
+from simulator.hardware.kernel import matmul
+from simulator.reading.yaml_and_json import read
 from tests.samples import sample
 
 PUBLISHED = SHIPPED / "published"

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from scenarios import Scenario
-from scenarios.command import run
+from scenarios.commands.command_line import run
+from scenarios.exchange.export import write
+from scenarios.exchange.exporting.kineto import kineto
 from scenarios.explain.run import run_of
-from scenarios.exporting import write
-from scenarios.exporting.kineto import kineto
-from simulator.document import read
+from simulator.reading.yaml_and_json import read
 
 TRACES = Path(__file__).parent / "traces"
 

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from scenarios import Scenario
-from scenarios.command import run
+from scenarios.commands.command_line import run
+from scenarios.exchange.export import write
+from scenarios.exchange.exporting.kineto import kineto
 from scenarios.explain.changes import suggestions
-from scenarios.explain.comparison import compared
+from scenarios.explain.gap import compared
 from scenarios.explain.run import run_of
-from scenarios.exporting import write
-from scenarios.exporting.kineto import kineto
-from simulator.errors import TraceError
+from simulator.reading.errors import TraceError
 
 FAULTS = {
     "late_rank": {"simulation.stragglers": [{"rank": 2, "slowdown": 1.3}]},

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from scenarios.explain.communications import with_waits
 from scenarios.explain.lateness import Late, Noise
-from scenarios.explain.piece import Call, Piece
-from scenarios.explain.rank_trace import RankTrace
+from scenarios.explain.pieces_of_work import Call, Piece
+from scenarios.explain.rank_trace import RankTrace, Step
 from scenarios.explain.report import run_report
 from scenarios.explain.run import Run, run_of
-from scenarios.explain.steps import Step
-from scenarios.explain.waits import with_waits
 
 TRACES = Path(__file__).parent / "traces"
 RANKS, STEPS, LAYERS, OP = 4, 3, 10, 5e-3

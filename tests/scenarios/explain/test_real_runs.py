@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from scenarios.explain.breakdown import busy, stretches
-from scenarios.explain.calls import sizes
-from scenarios.explain.communication import kernel_kind
+from scenarios.explain.communications import sizes
 from scenarios.explain.kernels import ATTENTION, OTHER, PRODUCT, kernel_class, longest
-from scenarios.explain.piece import HOST, PHASES, Piece
+from scenarios.explain.pieces_of_work import HOST, PHASES, Piece, kernel_kind
 from scenarios.explain.report import run_report
 from scenarios.explain.run import run_of
 

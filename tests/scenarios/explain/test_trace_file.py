@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scenarios.command import run
+from scenarios.commands.command_line import run
 from scenarios.explain.run import run_of
 from scenarios.explain.trace_file import read
-from simulator.errors import TraceError
+from simulator.reading.errors import TraceError
 
 TRACES = Path(__file__).parent / "traces"
 KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1, "dur": 2}

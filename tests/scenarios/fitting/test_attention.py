@@ -10,10 +10,10 @@ import pytest
 
 from scenarios.fitting.attention import START, Attention, calibration, landed, read_attention, shipped
 from scenarios.specification.loading import SHIPPED
-from simulator.accelerator import Software
-from simulator.document import read
-from simulator.errors import CalibrationError
-from simulator.kernel import Kernel
+from simulator.hardware.accelerator import Software
+from simulator.hardware.kernel import Kernel
+from simulator.reading.errors import CalibrationError
+from simulator.reading.yaml_and_json import read
 from topologies.catalogue import GPUS, device
 
 SAMPLE = SHIPPED / "published" / "attention.csv"

@@ -9,17 +9,27 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.command import run
-from scenarios.fitting.constants import FILE, NCCL, ROOT, constants, fitted_to, informed_by_hand, value_at
+from scenarios.commands.command_line import run
 from scenarios.fitting.left_out import refits
-from scenarios.fitting.published import PUBLICATIONS
-from scenarios.fitting.sources import source_of, source_of_table, sources
+from scenarios.fitting.provenance import (
+    CONSTANTS_FILE,
+    NCCL,
+    ROOT,
+    constants,
+    fitted_to,
+    informed_by_hand,
+    source_of,
+    source_of_table,
+    sources,
+    value_at,
+)
+from scenarios.fitting.published_runs import PUBLICATIONS
 from scenarios.specification.loading import SHIPPED, shipped
-from simulator.document import read
-from simulator.lookup import names
-from workloads.stack import aliases, described
+from simulator.reading.lookup import names
+from simulator.reading.yaml_and_json import read
+from workloads.software_stack import aliases, described
 
-FITS = read(FILE).data["fits"]
+FITS = read(CONSTANTS_FILE).data["fits"]
 PLACES = {one.at for one in constants()}
 
 DATA_SET = re.compile(

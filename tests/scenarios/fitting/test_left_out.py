@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from scenarios.fitting import left_out
-from scenarios.fitting.constants import fitted_to
 from scenarios.fitting.left_out import Refit, fits_without, gpus_without, refit_of, refits
 from scenarios.fitting.nccl import transport_entries
-from scenarios.fitting.parameter import Parameter
-from scenarios.fitting.row import Row
+from scenarios.fitting.provenance import fitted_to
+from scenarios.fitting.robust_fit import Parameter, Row
 from scenarios.scenario import Scenario
-from simulator.document import read
-from simulator.document.yaml_text import yaml_text
+from simulator.reading.yaml_and_json import read, yaml_text
 
 GPT = {
     "version": 1,

@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from scenarios.fitting.fit import fit
+from scenarios.calibrate.table_fit import fit
 from scenarios.fitting.products import (
     IN_STEPS,
     QUANTITIES,
@@ -24,9 +24,9 @@ from scenarios.fitting.products import (
 )
 from scenarios.results.uncertainty import of_products
 from scenarios.specification.loading import SHIPPED
-from simulator.document import read
-from simulator.errors import CalibrationError
-from simulator.kernel import matmul
+from simulator.hardware.kernel import matmul
+from simulator.reading.errors import CalibrationError
+from simulator.reading.yaml_and_json import read
 from topologies.catalogue import GPUS, device
 
 SAMPLE = SHIPPED / "published" / "products.csv"

@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 
 from scenarios import Scenario
-from scenarios.fitting import gpus, profiles, published
-from scenarios.fitting.computation import PARAMETERS, V100_PARAMETERS
-from scenarios.fitting.fit import fit
-from scenarios.fitting.rerun import Rerun, landed
-from simulator.document import read
-from simulator.errors import CalibrationError
+from scenarios.calibrate.table_fit import fit
+from scenarios.fitting import gpus, published_runs
+from scenarios.fitting import gpus as profiles
+from scenarios.fitting.gpus import A100_PARAMETERS, V100_PARAMETERS
+from scenarios.fitting.published_runs import Rerun, landed
+from simulator.reading.errors import CalibrationError
+from simulator.reading.yaml_and_json import read
 from topologies.catalogue import GPUS, device
-from workloads.stack import specification
+from workloads.software_stack import specification
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 PUBLISHED = Path(__file__).parents[3] / "scenarios/published"
@@ -33,7 +34,7 @@ def measured(stem):
 def catalogue():
     """The values in the catalogue of all parameters that go to it."""
     found = {}
-    for parameter in PARAMETERS:
+    for parameter in A100_PARAMETERS:
         where, _, key = parameter.lands[0].partition(":")
         folder, _, name = where.rpartition(".")
         entry = device(GPUS, name) if folder == GPUS else specification(name)
@@ -43,14 +44,14 @@ def catalogue():
 
 def test_at_the_catalogues_values_a_rerun_is_a_run():
     scenario = Scenario.load("korthikanti_22b_layer").variants["no recomputation"]
-    rerun = Rerun(scenario, PARAMETERS)
+    rerun = Rerun(scenario, A100_PARAMETERS)
     assert rerun.value("step_time_s", catalogue()) == pytest.approx(scenario.run().timeline.step_time)
-    assert rerun.uses == {p.name for p in PARAMETERS if p.name.startswith(("a100.", "megatron."))}
+    assert rerun.uses == {p.name for p in A100_PARAMETERS if p.name.startswith(("a100.", "megatron."))}
 
 
 def test_values_reach_the_accelerator_and_the_stack():
     scenario = Scenario.load("korthikanti_22b_layer").variants["no recomputation"]
-    rerun, values = Rerun(scenario, PARAMETERS), catalogue()
+    rerun, values = Rerun(scenario, A100_PARAMETERS), catalogue()
     base = rerun.value("step_time_s", values)
     half = values | {"a100.matmul_efficiency": values["a100.matmul_efficiency"] / 2}
     slower = rerun.value("step_time_s", half)
@@ -60,7 +61,7 @@ def test_values_reach_the_accelerator_and_the_stack():
 
 def test_values_reach_the_host():
     runs = Scenario.load("fsdp_mpt_a100_40gb").variants
-    rerun, values = Rerun(runs["125m seq 2048 on 16 GPUs"], PARAMETERS), catalogue()
+    rerun, values = Rerun(runs["125m seq 2048 on 16 GPUs"], A100_PARAMETERS), catalogue()
     base = rerun.value("step_time_s", values)
     later = values | {"fsdp.load": values["fsdp.load"] + 1.0}
     assert rerun.value("step_time_s", later) == pytest.approx(base + 1.0)
@@ -82,19 +83,19 @@ SHARDED = ("sequence parallelism, layer_s.forward", "selective recomputation, se
 
 
 def test_rows_of_the_layer_are_within_five_per_cent():
-    for row in published.rows(measured(LAYER), PARAMETERS):
+    for row in published_runs.rows(measured(LAYER), A100_PARAMETERS):
         assert row.name in SHARDED or abs(row.error(catalogue())) < 0.05, row.name
 
 
 @pytest.mark.xfail(strict=True, reason="5.2 % too long since products follow measured tables")
 def test_forward_passes_of_the_layer_with_sequence_parallelism_are_within_five_per_cent():
-    rows = [row for row in published.rows(measured(LAYER), PARAMETERS) if row.name in SHARDED]
+    rows = [row for row in published_runs.rows(measured(LAYER), A100_PARAMETERS) if row.name in SHARDED]
     assert len(rows) == len(SHARDED)
     assert max(abs(row.error(catalogue())) for row in rows) < 0.05
 
 
 def test_a_table_goes_to_the_scenario_that_reads_it():
-    rows = published.rows(measured("vtrain_layer_times"), PARAMETERS)
+    rows = published_runs.rows(measured("vtrain_layer_times"), A100_PARAMETERS)
     assert len(rows) == 12
     assert {row.groups["tp"] for row in rows} == {1, 4, 8}
     assert all("megatron.launch" in row.uses for row in rows)
@@ -104,22 +105,22 @@ def test_the_fit_of_the_v100_is_written_with_what_it_covers(tmp_path):
     report = fit([measured(gpus.PROFILES)], tmp_path / "v100.yaml")
     assert "v100.convolution_efficiency" in report
     data = read(tmp_path / "v100.yaml").data
-    assert len(data["covariance"]) == len(data["parameters"]) == len(profiles.PARAMETERS)
+    assert len(data["covariance"]) == len(data["parameters"]) == len(profiles.PROFILE_PARAMETERS)
     assert data["covered"]["depth of a product"][1] > 1e6  # pixels of a weight gradient
 
 
 def test_rows_on_v100_determine_its_products_and_nothing_of_the_stacks():
     """Runs that a network limits, and those that others determine, are no rows."""
-    fp16, fp32 = (published.rows(measured(f"dlperf_{name}_v100"), V100_PARAMETERS) for name in ("gpt", "ddp"))
+    fp16, fp32 = (published_runs.rows(measured(f"dlperf_{name}_v100"), V100_PARAMETERS) for name in ("gpt", "ddp"))
     assert [row.name for row in fp16] == ["DP_8x1x1_16_1536x16", "MP_1x1x1_8_768x12"]
     assert all("bert_base fp32" in row.name and row.groups["dp"] in (1, 8) for row in fp32)
     assert len(fp32) == 3
     assert all(name.startswith("v100.") for row in (*fp16, *fp32) for name in row.uses)
-    assert published.ON_V100 == ("dlperf_gpt_v100", "dlperf_ddp_v100")
+    assert published_runs.ON_V100 == ("dlperf_gpt_v100", "dlperf_ddp_v100")
 
 
 def test_a_value_lands_under_its_key():
-    assert landed(PARAMETERS, {"fsdp.load": 0.5}, "workloads.software.fsdp") == {"load": 0.5}
+    assert landed(A100_PARAMETERS, {"fsdp.load": 0.5}, "workloads.software.fsdp") == {"load": 0.5}
 
 
 def test_a_file_that_nobody_reads_is_told(tmp_path):

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from plotly.graph_objects import Figure
 
 import scenarios
-from scenarios.command import run
+from scenarios.commands.command_line import run
 from scenarios.report import page
-from scenarios.report.encoding import encoded
 from scenarios.report.found import Given
+from scenarios.report.page import encoded
 from scenarios.report.parts import Chart, Gantt, Text
 from scenarios.report.timeline import timeline_section
 from scenarios.scenario import Scenario
 
 pytest.importorskip("plotly", reason="pages need plotly, which is not installed")
-from plotly.graph_objects import Figure
 
 NOTHING = Given((), (), ())
 LIBRARY = 6e6

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scenarios.results.constants import large_constants
+from scenarios.results.step_report import large_constants
 from scenarios.scenario import Scenario
-from simulator.accelerator import OPERATOR_SECONDS
+from simulator.hardware.accelerator import OPERATOR_SECONDS
 
 
 def gpt(**changes):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scenarios import Scenario
-from scenarios.command import run
+from scenarios.commands.command_line import run
 from simulator.engine import simulate
 
 

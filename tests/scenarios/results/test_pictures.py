@@ -13,15 +13,15 @@ from scenarios import Scenario
 from scenarios.campaign import drawing
 from scenarios.campaign.campaign import run as campaign_run
 from scenarios.campaign.report import report
-from simulator.analysis.network.topology import Edge
-from simulator.analysis.pipeline import box_lengths
-from simulator.analysis.plot.steps import messages, rounds_of
-from simulator.analysis.plot.sweep import Point, Sweep, sweep_chart
-from simulator.analysis.plot.topology import IDLE, edge_colour
-from simulator.analysis.rows import MOST_GIVEN, shown
-from simulator.errors import ScenarioError
+from simulator.charts.collective_steps import messages, rounds_of
+from simulator.charts.network import IDLE, edge_colour
+from simulator.charts.pipeline import box_lengths
+from simulator.charts.rows import MOST_GIVEN, shown
+from simulator.charts.sweep import SweepPoint, SweepSeries, sweep_chart
+from simulator.charts.topology_layout import Edge
 from simulator.network.collectives import ring, tree
 from simulator.network.step import Group
+from simulator.reading.errors import ScenarioError
 
 
 def unit(micro_batches: int, **training: Any) -> Scenario:
@@ -89,15 +89,15 @@ def test_the_scale_of_the_topology_is_absolute() -> None:
 
 
 def test_categories_are_bars_and_numbers_a_line() -> None:
-    points = [Point(float(place), {"step_time_s": 1.0 + place}) for place in range(3)]
-    bars = sweep_chart(Sweep("algorithm", "", {"": points}, ("ring", "tree", "direct")), "").axes[0]
+    points = [SweepPoint(float(place), {"step_time_s": 1.0 + place}) for place in range(3)]
+    bars = sweep_chart(SweepSeries("algorithm", "", {"": points}, ("ring", "tree", "direct")), "").axes[0]
     assert [bar.get_height() for bar in bars.patches if isinstance(bar, Rectangle)] == [
         1.0,
         2.0,
         3.0,
     ] and not bars.lines
     assert bars.get_ylim()[0] == 0
-    line = sweep_chart(Sweep("tp", "", {"": points}), "").axes[0]
+    line = sweep_chart(SweepSeries("tp", "", {"": points}), "").axes[0]
     assert not line.patches and len(line.lines) == 1
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from scenarios import Result, Scenario
-from scenarios.command import run
-from scenarios.files.charts import CHARTS
+from scenarios.commands.command_line import run
+from scenarios.results.run_folder import CHARTS
 from simulator import SimulatorError
 
 VARIED = {"variants": {"small": {"training.global_batch_size": 64}, "large": {"training.global_batch_size": 128}}}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from scenarios import Scenario
-from scenarios.command import run
-from simulator.analysis.plot import draw_repeats
-from simulator.analysis.plot.repeats import repeats_chart
-from simulator.errors import SimulatorError
+from scenarios.commands.command_line import run
+from simulator.charts.figures import draw_repeats
+from simulator.charts.variation import repeats_chart
+from simulator.reading.errors import SimulatorError
 
 JITTER = {"simulation.jitter": 0.05, "simulation.seed": 3}
 

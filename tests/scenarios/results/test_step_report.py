@@ -7,9 +7,9 @@ import re
 import pytest
 
 from scenarios import Scenario
-from scenarios.build.names import model_title
-from simulator.analysis import report
-from simulator.units import show_long
+from scenarios.build.description import model_title
+from simulator.charts import text_report
+from simulator.reading.units import show_long
 
 
 def test_rounding_is_no_bubble() -> None:
@@ -19,9 +19,9 @@ def test_rounding_is_no_bubble() -> None:
 
 
 def test_a_difference_by_rounding_is_none() -> None:
-    lines = report.comparison({"a": {"compute": 1.0}, "b": {"compute": 1.0 + 1.4e-17 + 2e-16}}).splitlines()
+    lines = text_report.comparison({"a": {"compute": 1.0}, "b": {"compute": 1.0 + 1.4e-17 + 2e-16}}).splitlines()
     assert all(line.endswith("=") for line in lines[1:])
-    assert "+1 ms" in report.comparison({"a": {"compute": 1.0}, "b": {"compute": 1.001}})
+    assert "+1 ms" in text_report.comparison({"a": {"compute": 1.0}, "b": {"compute": 1.001}})
 
 
 @pytest.mark.parametrize(

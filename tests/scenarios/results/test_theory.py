@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from scenarios.results.theory import bubble
+from scenarios.results.efficiency import bubble
 
 
 def unit(stages: int, micro_batches: int, backward: str = "2 s", **pipeline: Any) -> Scenario:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.command import run
+from scenarios.commands.command_line import run
 
 Links = list[tuple[int, int]]
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.command import run
+from scenarios.commands.command_line import run
 from scenarios.commands.terminal import broken
 from scenarios.scenario import Scenario
 from scenarios.specification import loading
-from simulator.document.quantities import COUNTED
+from simulator.reading.quantities import COUNTED
 
 TRANSFORMER = """\
 version: 1

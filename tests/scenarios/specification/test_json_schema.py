@@ -6,10 +6,9 @@ from typing import Any, Literal
 import pytest
 
 from scenarios.commands.schema import for_editors
-from scenarios.specification.json_schema import json_schema
-from simulator.document import Section, Time
-from simulator.document.descriptions import field_docstrings, with_descriptions
-from workloads.huggingface.aliases import ALIASES
+from scenarios.specification.json_schema import field_docstrings, json_schema, with_descriptions
+from simulator.reading.quantities import Section, Time
+from workloads.architectures.model_keys import ALIASES
 
 
 def properties(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

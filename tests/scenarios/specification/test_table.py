@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from scenarios.command import run
+from scenarios.commands.command_line import run
 from scenarios.results.expectations import held
-from simulator.errors import ScenarioError
+from simulator.reading.errors import ScenarioError
 
 SCENARIO = """\
 version: 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from simulator.errors import ScenarioError
+from simulator.reading.errors import ScenarioError
 
 
 def run(precision: str, model: str = "gpt2", gpu: str = "a100_80gb", **training: Any) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.analysis import memory
-from simulator.kernel import measured
-from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from simulator.analysis.timeline import Columns, Timeline
+from simulator.hardware.kernel import measured
 from simulator.schedule.mesh import Mesh
-from simulator.schedule.order import Action
-from simulator.timeline import Columns, Timeline
-from tests.simulator.analysis.conftest import crossbar
+from simulator.schedule.ops import Collective, Compute, Op
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from tests.simulator.conftest import crossbar
 
 
 def holding(name: str, stream: str = "compute", takes: float = 0.0, gives: float = 0.0, after: str = "") -> Op:

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from simulator.analysis import metrics
-from simulator.kernel import Kernel, measured
-from simulator.schedule import Collective, Compute, Copy, Delay, Op, Program, Schedule
+from simulator.analysis.timeline import Columns, Timeline
+from simulator.hardware.kernel import Kernel, measured
 from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.order import Action
-from simulator.timeline import Columns, Timeline
+from simulator.schedule.ops import Collective, Compute, Copy, Delay, Op
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 
 
 def compute(name: str, phase: str | None, flops: float = 0.0) -> Compute:

@@ -9,11 +9,9 @@ import pytest
 from scenarios.scenario import Scenario
 from simulator.engine import choice, simulate
 from simulator.engine.choice import COMPILED_FIRST_FROM, COMPILED_FROM, choose
-from simulator.errors import SimulatorError
+from simulator.reading.errors import SimulatorError
 
-BLOCKED = (
-    "import sys; sys.modules['numba'] = None; from scenarios.command import main; sys.argv[0] = 'clustersim'; main()"
-)
+BLOCKED = "import sys; sys.modules['numba'] = None; from scenarios.commands.command_line import main; sys.argv[0] = 'clustersim'; main()"
 """The command line where numba is not installed."""
 
 TWICE = ("run", "--json", "hello", "hello")

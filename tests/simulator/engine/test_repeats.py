@@ -5,17 +5,19 @@ from dataclasses import replace
 import pytest
 
 from scenarios import Scenario
-from scenarios.running import communicator, variation
+from scenarios.run.running import communicator, variation
 from simulator.engine import repeats
+from simulator.engine.interface.variation import Variation
 from simulator.engine.simulate import Simulation, packed
-from simulator.engine.variation import Variation
-from simulator.errors import DeadlockError
-from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.ideal import ideal
-from simulator.schedule import Program, Recv, Schedule, Send
+from simulator.network.library.communicator import Communicator
+from simulator.network.library.ideal import ideal
+from simulator.reading.errors import DeadlockError
 from simulator.schedule.mesh import Mesh
-from simulator.schedule.order import Action
-from topologies.uniform import uniform
+from simulator.schedule.ops import Recv, Send
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from topologies.uniform_and_tree import uniform
 
 JITTER, SPREAD = {"simulation.jitter": 0.1}, {"simulation.spread": 0.1}
 CASES = {

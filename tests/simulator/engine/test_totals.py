@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from scenarios import Scenario
-from scenarios.running import communicator, variation
-from simulator.analysis import memory, metrics
-from simulator.analysis.network import traffic
+from scenarios.run.running import communicator, variation
+from simulator.analysis import memory, metrics, network_traffic
 from simulator.engine.simulate import Simulation
-from simulator.errors import SimulatorError
+from simulator.reading.errors import SimulatorError
 
 JITTER = {"simulation.jitter": 0.1}
 CASES = [
@@ -51,7 +50,7 @@ def test_totals_equal_those_of_the_spans(name, variant, changes):
 @pytest.mark.parametrize(("name", "variant", "changes"), CASES)
 def test_bins_hold_the_mean_use_of_each_kind_of_link(name, variant, changes):
     whole, few = simulation(name, variant, changes).run(), without_spans(name, variant, changes)
-    mine, theirs = traffic.over_time(few), traffic.over_time(whole)
+    mine, theirs = network_traffic.over_time(few), network_traffic.over_time(whole)
     assert mine.keys() == theirs.keys()
     for kind, use in mine.items():
         mean = float((use.mean * np.diff(use.edges)).sum()) / whole.makespan

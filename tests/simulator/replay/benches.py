@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from simulator.cluster import Cluster
+from simulator.analysis.timeline import Timeline
+from simulator.engine.interface.pricing import durations
 from simulator.engine.simulate import simulate
-from simulator.network.transport.transport import Transport
+from simulator.hardware.cluster import Cluster
+from simulator.network.transport import Transport
+from simulator.replay import testbed
 from simulator.replay.comparison import relative_error
-from simulator.replay.durations import durations
 from simulator.replay.replay import replay
-from simulator.replay.testbed import testbed
-from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Axis, Mesh
-from simulator.timeline import Timeline
+from simulator.schedule.ops import Collective
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 
 Case = tuple[str, float, str]
 """Kind, bytes, algorithm of a collective."""

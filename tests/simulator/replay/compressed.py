@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from simulator.engine.simulate import simulate
-from simulator.network.transport.gloo import gloo
-from simulator.schedule import Collective, Schedule
-from topologies.tree import tree
-from workloads.compute import compute
-from workloads.model import Model
+from simulator.network.library.gloo import gloo
+from simulator.schedule.ops import Collective
+from simulator.schedule.schedule import Schedule
+from topologies.uniform_and_tree import tree
+from workloads.architectures.timed_models import UnitLayer
+from workloads.memory.compute import compute
+from workloads.operators.model import Model
 from workloads.operators.parameter import REPLICAS, ParameterTensor
-from workloads.parallelism import TrainingStep
+from workloads.parallelism._parallelism import TrainingStep
 from workloads.parallelism.ddp import DistributedDataParallel
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.unit import UnitLayer
 
 SHAPES: tuple[tuple[int, ...], ...] = ((384, 256), (256,), (256, 512))
 """Parameter tensors in order of registration: two matrices and a vector, one bucket of torch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scenarios import Scenario
-from simulator.lookup import names
+from simulator.reading.lookup import names
 
 UNIT = {
     "kind": "unit",

@@ -4,12 +4,13 @@ from math import inf
 
 import pytest
 
-from simulator.kernel import measured
-from simulator.replay.buffers import longest_buffers, required_elements, total_bytes
-from simulator.replay.memory import available_bytes, fitting_scale
+from simulator.hardware.kernel import measured
+from simulator.replay.buffers import available_bytes, fitting_scale, longest_buffers, required_elements, total_bytes
 from simulator.replay.replay import scaled
-from simulator.schedule import COLLECTIVES, Collective, Compute, Copy, Program, Recv, Schedule, Send
 from simulator.schedule.mesh import Mesh
+from simulator.schedule.ops import COLLECTIVES, Collective, Compute, Copy, Recv, Send
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 
 
 def collective(kind, algorithm="auto", nbytes=40.0):

@@ -3,8 +3,10 @@
 import pytest
 
 from simulator.replay.launch import launch
-from simulator.schedule import Collective, Program, Schedule
 from simulator.schedule.mesh import Mesh
+from simulator.schedule.ops import Collective
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 
 torch = pytest.importorskip("torch")
 

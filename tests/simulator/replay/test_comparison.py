@@ -4,13 +4,15 @@ from math import isnan
 
 import pytest
 
-from scenarios.running import simulated
-from simulator.kernel import measured
+from scenarios.run.running import simulated
+from simulator.analysis.timeline import Columns, Timeline
+from simulator.hardware.kernel import measured
 from simulator.replay import comparison
 from simulator.replay.comparison import OpTime, Swap
-from simulator.schedule import Collective, Compute, Program, Schedule
 from simulator.schedule.mesh import Mesh
-from simulator.timeline import Columns, Timeline
+from simulator.schedule.ops import Collective, Compute
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 from tests.simulator.replay.schedules import KINDS, scenario
 
 OPS = (

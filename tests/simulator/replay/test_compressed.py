@@ -7,19 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.replay.testbed import testbed
-from simulator.replay.testbed.iproute import unavailable_reason
-from tests.simulator.replay.compressed import (
-    COMPRESSION,
-    DENSITY,
-    FIRST,
-    GROUP,
-    RANK,
-    STAR,
-    Step,
-    simulated,
-    train,
-)
+from simulator.replay import testbed
+from simulator.replay.network_namespaces import unavailable_reason
+from tests.simulator.replay.compressed import COMPRESSION, DENSITY, FIRST, GROUP, RANK, STAR, Step, simulated, train
 
 pytest.importorskip("torch")
 reason = unavailable_reason()

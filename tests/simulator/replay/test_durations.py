@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from scenarios import Scenario
-from scenarios.running import simulated
-from scenarios.validate.validation import modelled
-from simulator.schedule import Compute
+from scenarios.evaluate.validation import modelled
+from scenarios.run.running import simulated
+from simulator.schedule.ops import Compute
 from tests.simulator.replay.schedules import KINDS, scenario
 
 VARIED = {"jitter": 0.2, "seed": 3, "stragglers": [{"rank": 1, "slowdown": 1.5}]}

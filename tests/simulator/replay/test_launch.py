@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.errors import ReplayError
+from simulator.reading.errors import ReplayError
 from simulator.replay.launch import launch
-from simulator.replay.place import Place
+from simulator.replay.rank_process import Place
 
 torch = pytest.importorskip("torch")
 

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.replay.buffers import members
 from simulator.replay.rendezvous import CollectiveRendezvous, Message, channels, pairs, rendezvous_of, tags
-from simulator.schedule import Collective, Recv, Send
+from simulator.schedule.ops import Collective, Recv, Send
 from tests.simulator.replay.schedules import KINDS, scenario
 
 

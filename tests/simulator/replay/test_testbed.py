@@ -14,17 +14,16 @@ import networkx as nx
 import pytest
 
 import topologies
-from simulator.accelerator import Accelerator
-from simulator.cluster import Cluster, Link
-from simulator.errors import ClusterError
-from simulator.replay.testbed import iproute, testbed
-from simulator.replay.testbed.shaper import shape
-from simulator.replay.testbed.switches import switch_tree
+from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.links import Link
+from simulator.reading.errors import ClusterError
+from simulator.replay import network_namespaces, testbed
+from simulator.replay.testbed import shape, switch_tree
 from tests.simulator.replay.benches import shortest
-from topologies.tree import tree
-from topologies.uniform import uniform
+from topologies.uniform_and_tree import tree, uniform
 
-reason = iproute.unavailable_reason()
+reason = network_namespaces.unavailable_reason()
 real = [pytest.mark.testbed, pytest.mark.skipif(reason is not None, reason=f"no testbed: {reason}")]
 
 LINK = Link("wire", 25e6, 0.0)
@@ -124,7 +123,7 @@ def test_a_user_without_root_gets_a_message(monkeypatch):
 def test_a_machine_without_iproute2_gets_a_message(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr("shutil.which", lambda tool: None)
-    assert "there is no ip and no tc here; install the package iproute2" in str(iproute.unavailable_reason())
+    assert "there is no ip and no tc here; install the package iproute2" in str(network_namespaces.unavailable_reason())
 
 
 class TestOnRealNetworks:
@@ -175,36 +174,36 @@ class TestOnRealNetworks:
 
     def test_an_error_leaves_nothing(self):
         with pytest.raises(RuntimeError), testbed.build(uniform(2, 1e7, 0.0), ["gpu 0", "gpu 1"]):
-            assert len(iproute.listed(iproute.owner())) == 3
+            assert len(network_namespaces.listed(network_namespaces.owner())) == 3
             raise RuntimeError
-        assert iproute.listed(iproute.owner()) == []
+        assert network_namespaces.listed(network_namespaces.owner()) == []
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     def test_a_signal_leaves_nothing(self, number):
         process = standing()
-        mine = iproute.owner(process.pid)
-        assert len(iproute.listed(mine)) == 3
+        mine = network_namespaces.owner(process.pid)
+        assert len(network_namespaces.listed(mine)) == 3
         process.send_signal(number)
         process.communicate(timeout=30)
-        assert iproute.listed(mine) == []
+        assert network_namespaces.listed(mine) == []
         assert process.returncode in (-number, 1)
 
     def test_leftovers_of_a_killed_run_and_their_processes_are_removed(self):
         process = standing()
-        mine = iproute.owner(process.pid)
-        left = iproute.listed(mine)
+        mine = network_namespaces.owner(process.pid)
+        left = network_namespaces.listed(mine)
         sleeper = subprocess.Popen(["ip", "netns", "exec", left[0], "sleep", "600"])
         until(lambda: str(sleeper.pid) in pids(left[0]))
         process.kill()
         process.communicate()
         with testbed.build(uniform(2, 1e7, 0.0), ["gpu 0", "gpu 1"]):
-            assert iproute.listed(mine) == []
+            assert network_namespaces.listed(mine) == []
             assert sleeper.wait(timeout=10) == -signal.SIGKILL
 
     def test_runs_at_the_same_time_do_not_touch_each_other(self):
         process = standing()
         with testbed.build(uniform(2, 1e7, 0.0), ["gpu 0", "gpu 1"]), testbed.build(uniform(2, 1e7, 0.0), ["gpu 0"]):
-            assert len(iproute.listed(iproute.owner(process.pid))) == 3
+            assert len(network_namespaces.listed(network_namespaces.owner(process.pid))) == 3
         process.terminate()
         process.communicate(timeout=30)
 
@@ -213,8 +212,8 @@ ROOT = Path(__file__).parents[3]
 
 RUN_TESTBED = """
 import time
-from simulator.replay.testbed import testbed
-from topologies.uniform import uniform
+from simulator.replay import testbed
+from topologies.uniform_and_tree import uniform
 with testbed.build(uniform(2, 1e7, 0.0), ["gpu 0", "gpu 1"]):
     print("ready", flush=True)
     time.sleep(600)

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from simulator.cluster import Cluster
-from simulator.network.transport.gloo import gloo
-from simulator.network.transport.group_properties import GroupProperties
-from simulator.network.transport.transport import Transport
-from simulator.replay.testbed import testbed
-from simulator.replay.testbed.iproute import unavailable_reason
+from simulator.hardware.cluster import Cluster
+from simulator.network.library.gloo import gloo
+from simulator.network.transport import GroupProperties, Transport
+from simulator.replay import testbed
+from simulator.replay.network_namespaces import unavailable_reason
 from tests.simulator.replay.benches import ROUNDS, Case, Row, bench
-from topologies.tree import tree
+from topologies.uniform_and_tree import tree
 
 pytest.importorskip("torch")
 reason = unavailable_reason()
@@ -40,9 +39,9 @@ def calibrated() -> Transport:
     Each time is the minimum of several rounds: all tests of this file use this calibration, so one sweep beside other
     work on the machine would make all their simulated times too long.
     """
-    from simulator.replay.calibration.calibrate import calibrate
-    from simulator.replay.calibration.measure import measure
-    from simulator.replay.calibration.measurement import SEND, Measurement, Sweep
+    from simulator.replay.calibration.measure_communication import measure
+    from simulator.replay.calibration.measurements import SEND, Measurement, Sweep
+    from simulator.replay.calibration.transport_fit import calibrate
     from simulator.replay.launch import launch
 
     devices = STAR.gpus[:2]

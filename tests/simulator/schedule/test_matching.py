@@ -5,12 +5,13 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.kernel import measured
-from simulator.schedule import Collective, Compute, Copy, Delay, Program, Recv, Schedule, Send
+from simulator.hardware.kernel import measured
 from simulator.schedule.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
 from simulator.schedule.mesh import Mesh
-from simulator.schedule.order import PLACEHOLDER, Action
-from simulator.schedule.program import Block, TemplatedOps
+from simulator.schedule.ops import Collective, Compute, Copy, Delay, Recv, Send
+from simulator.schedule.pipeline_order import PLACEHOLDER, Action
+from simulator.schedule.program import Block, Program, TemplatedOps
+from simulator.schedule.schedule import Schedule
 
 STREAMS = st.sampled_from(["compute", "other"])
 AXES = st.sampled_from(["tp", "pp"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.errors import ScheduleError
+from simulator.reading.errors import ScheduleError
 from simulator.schedule.mesh import Axis, Layout, Mesh
 
 sizes = st.dictionaries(st.sampled_from(["tp", "dp", "pp", "cp"]), st.integers(1, 4), min_size=1)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.schedule import Collective, Compute
-from simulator.schedule.order import PLACEHOLDER, Action
+from simulator.schedule.ops import Collective, Compute
+from simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from simulator.schedule.program import Block, Program, TemplatedOps
 
 FORWARD = (

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.errors import ScheduleError
-from simulator.kernel import measured
-from simulator.schedule import Collective, Compute, Delay, Program, Recv, Schedule, Send
+from simulator.hardware.kernel import measured
+from simulator.reading.errors import ScheduleError
 from simulator.schedule.check import check
 from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.order import Action
+from simulator.schedule.ops import Collective, Compute, Delay, Recv, Send
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 
 F0, B0 = Action("F", 0, 0), Action("B", 0, 0)
 

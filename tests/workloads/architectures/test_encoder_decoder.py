@@ -6,13 +6,13 @@ from math import prod
 import pytest
 
 from scenarios import Scenario
-from simulator.errors import ScenarioError
-from simulator.schedule import Collective, Send
+from simulator.reading.errors import ScenarioError
+from simulator.schedule.ops import Collective, Send
 from workloads.architectures.encoder_decoder import encoder_decoder
+from workloads.architectures.shape import Shape
+from workloads.architectures.specification import model
+from workloads.operators.stages import stages_of
 from workloads.parallelism.tensor import sharded
-from workloads.shape import Shape
-from workloads.specification import model
-from workloads.stages import stages_of
 
 COUNTS = {  # totals of the weights on Hugging Face, of the repositories that the files name
     "t5_small": 60_506_624,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from simulator.errors import ScenarioError
-from simulator.schedule import Collective
+from simulator.reading.errors import ScenarioError
+from simulator.schedule.ops import Collective
 from workloads.memory.optimizer import BY_SHAPE, CHUNK, OPTIMIZERS, optimizer_kernels, state_bytes
 
 DATA = Path(__file__).parents[3] / "../shared/data"

@@ -9,24 +9,24 @@ import pytest
 from simulator.analysis.memory import bound, peak
 from simulator.analysis.metrics import hardware_flops, model_flops
 from simulator.engine.simulate import simulate
-from simulator.errors import ScheduleError
-from simulator.lookup import function, names
-from simulator.schedule import Collective
+from simulator.reading.errors import ScheduleError
+from simulator.reading.lookup import function, names
 from simulator.schedule.check import check
-from simulator.schedule.order import Order
-from topologies.uniform import uniform
-from workloads.compute import compute
+from simulator.schedule.ops import Collective
+from simulator.schedule.pipeline_order import Order
+from topologies.uniform_and_tree import uniform
+from workloads.architectures.shape import Shape
+from workloads.architectures.specification import model
+from workloads.architectures.timed_models import unit_model
+from workloads.architectures.transformer import transformer
+from workloads.memory.compute import compute
 from workloads.memory.recompute import recompute
 from workloads.operators.lowering import Overlap
+from workloads.operators.stages import stages_of
 from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.parallelism.tensor import sharded, tensor_parallel
 from workloads.pipelines.gpipe import gpipe
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.shape import Shape
-from workloads.specification import model
-from workloads.stages import stages_of
-from workloads.transformer import transformer
-from workloads.unit import unit_model
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 ORDERS = names("workloads.pipelines")

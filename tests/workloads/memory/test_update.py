@@ -3,15 +3,21 @@
 import pytest
 
 from scenarios import Scenario
-from simulator.errors import ScenarioError
-from simulator.schedule.order import Order
-from workloads.compute import compute
-from workloads.memory.optimizer import Optimizer, moment_bytes, resident_states, state_bytes
-from workloads.memory.update import newton_schulz, update_kernels
+from simulator.reading.errors import ScenarioError
+from simulator.schedule.pipeline_order import Order
+from workloads.architectures.specification import model
+from workloads.memory.compute import compute
+from workloads.memory.optimizer import (
+    Optimizer,
+    moment_bytes,
+    newton_schulz,
+    resident_states,
+    state_bytes,
+    update_kernels,
+)
 from workloads.operators.parameter import ParameterTensor, matrix
 from workloads.parallelism.fsdp import fsdp
 from workloads.parallelism.zero import zero
-from workloads.specification import model
 
 ORDER = Order.parse("0F0,0B0")
 

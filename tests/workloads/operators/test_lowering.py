@@ -2,15 +2,14 @@
 
 import pytest
 
-from simulator.errors import ScheduleError
-from simulator.kernel import measured
-from simulator.schedule import Collective, Compute
-from simulator.schedule.order import Action
-from workloads.operators.layer import OperatorLayer
+from simulator.hardware.kernel import measured
+from simulator.reading.errors import ScheduleError
+from simulator.schedule.ops import Collective, Compute
+from simulator.schedule.pipeline_order import Action
+from workloads.operators.by_coordinate import ShiftRecv, ShiftSend
 from workloads.operators.lowering import Overlap, lowered
-from workloads.operators.operator import Operator
-from workloads.operators.segment import SHIFT, Exchange, Segment
-from workloads.operators.shift import ShiftRecv, ShiftSend
+from workloads.operators.model import OperatorLayer
+from workloads.operators.operator import SHIFT, Exchange, Operator, Segment
 
 SUM = Exchange("all_reduce", 80.0, "tp", divisible=True)
 GATHER = Exchange("all_gather", 40.0, "cp")

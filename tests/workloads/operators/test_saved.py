@@ -8,15 +8,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from simulator.analysis.memory import bound
-from simulator.schedule.order import Order
-from workloads.compute import compute
-from workloads.operators.elementwise import cast, gelu, residual, rotary, swiglu
+from simulator.schedule.pipeline_order import Order
+from workloads.architectures.shape import Shape
+from workloads.architectures.specification import model
+from workloads.architectures.transformer import transformer
+from workloads.memory.compute import compute
+from workloads.operators.elementwise import cast, gelu, residual, rms_norm, rotary, swiglu
 from workloads.operators.loss import cross_entropy
-from workloads.operators.norm import rms_norm
-from workloads.shape import Shape
-from workloads.specification import model
-from workloads.stack import software
-from workloads.transformer import transformer
+from workloads.software_stack import software
 
 ROWS, CLASSES, HIDDEN = 64, 1000, 4
 WIDTHS = {"bf16": 2, "fp32": 4}

@@ -18,11 +18,10 @@ import pytest
 
 from scenarios import Scenario
 from topologies.catalogue import GPUS, device
-from workloads.operators.attention import CoreAttention
-from workloads.operators.elementwise import Elementwise, dropout, elementary, residual, tanh
-from workloads.operators.layer import OperatorLayer
+from workloads.operators.attentions.core_attention import CoreAttention
+from workloads.operators.elementwise import Elementwise, dropout, elementary, layer_norm, residual, tanh
 from workloads.operators.linear import Linear
-from workloads.operators.norm import layer_norm
+from workloads.operators.model import OperatorLayer
 
 B, S, H, A = 8, 512, 1024, 16
 HIDDEN, SCORES = B * S * H, B * A * S * S

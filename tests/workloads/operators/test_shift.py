@@ -5,13 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.engine.simulate import simulate
-from simulator.errors import ScheduleError
-from simulator.schedule import Compute, Program, Recv, Schedule, Send
+from simulator.reading.errors import ScheduleError
 from simulator.schedule.check import check
 from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.order import Action
-from topologies.uniform import uniform
-from workloads.operators.shift import ShiftRecv, ShiftSend, with_neighbours
+from simulator.schedule.ops import Compute, Recv, Send
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from topologies.uniform_and_tree import uniform
+from workloads.operators.by_coordinate import ShiftRecv, ShiftSend, with_neighbours
 
 
 def shifting(axis="cp", distance=1, role="rank"):

@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 
 from scenarios import Scenario
-from simulator.errors import ScenarioError
-from simulator.schedule import Collective
-from workloads.compute import compute
-from workloads.operators.attention import FlashAttention
+from simulator.reading.errors import ScenarioError
+from simulator.schedule.ops import Collective
+from workloads.architectures.attention_keys import Window
+from workloads.architectures.shape import Shape
+from workloads.architectures.transformer import transformer
+from workloads.memory.compute import compute
+from workloads.operators.attentions.core_attention import FlashAttention
 from workloads.operators.lowering import Overlap
 from workloads.operators.sharded import WHOLE, Cut
 from workloads.parallelism.tensor import sharded, tensor_parallel
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.shape import Shape
-from workloads.transformer import transformer
-from workloads.windows import Window
 
 S, H, A, B = 512, 1024, 16, 3
 SERIAL = Shape(4, H, A, A, 4 * H, S, 50304, precision="bf16")

@@ -12,20 +12,21 @@ import pytest
 from scenarios import Scenario
 from scenarios.results.result import Result
 from simulator.engine.simulate import simulate
-from simulator.errors import ScenarioError
-from simulator.network.transport.nccl import nccl
-from simulator.schedule import Collective, Compute, Program, Schedule, Send
+from simulator.network.library.nccl import nccl
+from simulator.reading.errors import ScenarioError
 from simulator.schedule.check import check
 from simulator.schedule.mesh import Mesh
-from simulator.schedule.order import Action
+from simulator.schedule.ops import Collective, Compute, Send
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 from topologies import cluster
-from workloads.context.build import cut_over
-from workloads.context.cut import Context
-from workloads.operators.attention import FlashAttention
-from workloads.operators.layer import OperatorLayer
+from workloads.operators.attentions.context_parallel import Context, cut_over
+from workloads.operators.attentions.core_attention import FlashAttention
+from workloads.operators.by_coordinate import with_neighbours
 from workloads.operators.lowering import lowered
-from workloads.operators.shift import with_neighbours
-from workloads.stack import software
+from workloads.operators.model import OperatorLayer
+from workloads.software_stack import software
 
 DATA = Path(__file__).parents[3] / "../shared/data/context_parallel.csv"
 LAYERS, HIDDEN, GROUPS, LENGTH, WIDTH = 2, 64, 4, 256, 2

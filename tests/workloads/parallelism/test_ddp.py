@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.kernel import measured
-from simulator.schedule import Collective
+from simulator.hardware.kernel import measured
 from simulator.schedule.check import check
-from workloads.compute import compute
-from workloads.gradients.bucket import Weights
-from workloads.model import Layer, Model
+from simulator.schedule.ops import Collective
+from workloads.data_parallel.buckets import Weights
+from workloads.memory.compute import compute
+from workloads.operators.model import Layer, Model
 from workloads.operators.parameter import parameter_tensors
 from workloads.parallelism.ddp import buckets, data_parallel, initial_broadcast
 from workloads.parallelism.methods.parameter_server import parameter_server

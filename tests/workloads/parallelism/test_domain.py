@@ -8,9 +8,9 @@ import pytest
 from scenarios.build.built import BuiltScenario
 from simulator.analysis.metrics import model_flops
 from simulator.engine.simulate import simulate
-from simulator.errors import ScenarioError
-from simulator.schedule import Collective, Recv, Send
+from simulator.reading.errors import ScenarioError
 from simulator.schedule.check import check
+from simulator.schedule.ops import Collective, Recv, Send
 
 ALPHA, RATE, WIDTH, BATCH = 5e-6, 10e9, 4, 64
 

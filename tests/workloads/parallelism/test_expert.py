@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from scenarios import Scenario
 from scenarios.build.built import BuiltScenario
 from scenarios.results.result import Result
-from simulator.errors import ScenarioError
-from simulator.schedule import Collective, Compute
+from simulator.reading.errors import ScenarioError
 from simulator.schedule.check import check
-from simulator.schedule.ops import BySender
+from simulator.schedule.ops import BySender, Collective, Compute
 
 H, F, EXPERTS, TOPK, LENGTH, LAYERS = 64, 96, 8, 2, 128, 2
 WIDTH = 2
@@ -171,9 +170,9 @@ def test_links_carry_exactly_the_tokens_of_each_pair(tmp_path: Path) -> None:
 
 
 def timeline_bytes(timeline: Any) -> list[float]:
-    from simulator.analysis.network import traffic
+    from simulator.analysis import network_traffic
 
-    return [traffic.by_axis(timeline)["ep"]]
+    return [network_traffic.by_axis(timeline)["ep"]]
 
 
 def products(made: BuiltScenario, rank: int) -> float:

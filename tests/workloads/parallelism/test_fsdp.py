@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from simulator.analysis.memory import bound, curve
 from simulator.engine.simulate import simulate
-from simulator.errors import ScenarioError
-from simulator.schedule import Collective, Compute
+from simulator.reading.errors import ScenarioError
 from simulator.schedule.check import check
-from simulator.schedule.order import Order
-from topologies.uniform import uniform
-from workloads.compute import compute
-from workloads.gradients.reduce import weights_by_stage
-from workloads.model import Model
+from simulator.schedule.ops import Collective, Compute
+from simulator.schedule.pipeline_order import Order
+from topologies.uniform_and_tree import uniform
+from workloads.architectures.timed_models import UnitLayer
+from workloads.data_parallel.gradients import weights_by_stage
+from workloads.data_parallel.parameter_gathers import gathers
+from workloads.memory.compute import compute
+from workloads.operators.model import Model
 from workloads.parallelism.fsdp import fsdp
 from workloads.parallelism.zero import zero
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.sharding.gathers import gathers
-from workloads.unit import UnitLayer
 
 RING = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scenarios.build.built import BuiltScenario
 from simulator.analysis.metrics import hardware_flops, model_flops
 from simulator.engine.simulate import simulate
-from simulator.errors import ScenarioError
-from simulator.schedule import Collective, Compute
+from simulator.reading.errors import ScenarioError
 from simulator.schedule.check import check
+from simulator.schedule.ops import Collective, Compute
 
 S, H, F, V, B = 64, 128, 512, 1024, 8
 """Sequence, hidden, feed-forward, vocabulary; samples of a micro-batch."""

@@ -7,20 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.engine.simulate import simulate
-from simulator.errors import ScheduleError
-from simulator.lookup import function, names
-from simulator.schedule import Collective, Compute, Recv, Send
+from simulator.reading.errors import ScheduleError
+from simulator.reading.lookup import function, names
 from simulator.schedule.check import check
-from topologies.uniform import uniform
-from workloads.compute import compute
-from workloads.gradients.tied_embeddings import tied_embeddings
+from simulator.schedule.ops import Collective, Compute, Recv, Send
+from topologies.uniform_and_tree import uniform
+from workloads.architectures.shape import Shape
+from workloads.architectures.specification import model
+from workloads.architectures.timed_models import unit_model
+from workloads.architectures.transformer import transformer
+from workloads.data_parallel.tied_embeddings import tied_embeddings
+from workloads.memory.compute import compute
+from workloads.operators.stages import stages_of
 from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.parallelism.tensor import sharded, tensor_parallel
-from workloads.shape import Shape
-from workloads.specification import model
-from workloads.stages import stages_of
-from workloads.transformer import transformer
-from workloads.unit import unit_model
 
 ORDERS = names("workloads.pipelines")
 

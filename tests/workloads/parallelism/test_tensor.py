@@ -9,35 +9,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.accelerator import Accelerator
 from simulator.analysis.metrics import model_flops
 from simulator.engine.simulate import simulate
-from simulator.errors import ScenarioError, ScheduleError
-from simulator.lookup import function
-from simulator.network.transport.nccl import nccl
-from simulator.schedule import Collective, Compute
+from simulator.hardware.accelerator import Accelerator
+from simulator.network.library.nccl import nccl
+from simulator.reading.errors import ScenarioError, ScheduleError
+from simulator.reading.lookup import function
 from simulator.schedule.check import check
-from simulator.schedule.order import Order
+from simulator.schedule.ops import Collective, Compute
+from simulator.schedule.pipeline_order import Order
 from topologies import cluster
-from topologies.uniform import uniform
-from workloads.compute import compute
-from workloads.gradients.tied_embeddings import tied_embeddings
+from topologies.uniform_and_tree import uniform
+from workloads.architectures.shape import Shape
+from workloads.architectures.specification import model
+from workloads.architectures.timed_models import unit_model
+from workloads.architectures.transformer import transformer
+from workloads.data_parallel.tied_embeddings import tied_embeddings
+from workloads.memory.compute import compute
 from workloads.memory.recompute import recompute
-from workloads.model import Layer
-from workloads.operators.layer import OperatorLayer
 from workloads.operators.lowering import Overlap
+from workloads.operators.model import Layer, OperatorLayer
+from workloads.operators.stages import stages_of
 from workloads.parallelism.ddp import data_parallel
 from workloads.parallelism.fsdp import fsdp
 from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.parallelism.tensor import sharded, tensor_parallel
 from workloads.parallelism.zero import zero
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.shape import Shape
-from workloads.specification import model
-from workloads.stack import software
-from workloads.stages import stages_of
-from workloads.transformer import transformer
-from workloads.unit import unit_model
+from workloads.software_stack import software
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 SHAPE = Shape(2, 256, 8, 8, 1024, 128, 1024, precision="bf16")

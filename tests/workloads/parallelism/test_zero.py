@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.accelerator import Software
 from simulator.analysis.memory import curve
 from simulator.engine.simulate import simulate
-from simulator.errors import ScenarioError
-from simulator.schedule import Collective
+from simulator.hardware.accelerator import Software
+from simulator.reading.errors import ScenarioError
 from simulator.schedule.check import check
-from simulator.schedule.order import Order
+from simulator.schedule.ops import Collective
+from simulator.schedule.pipeline_order import Order
 from tests.workloads.parallelism.zero_states import zero_state_bytes
-from topologies.uniform import uniform
-from workloads.compute import compute
-from workloads.gradients.bucket import Weights
-from workloads.model import Model
+from topologies.uniform_and_tree import uniform
+from workloads.architectures.timed_models import UnitLayer
+from workloads.data_parallel.buckets import Weights
+from workloads.memory.compute import compute
+from workloads.operators.model import Model
 from workloads.operators.parameter import parameter_tensors
+from workloads.parallelism._sharding import owned_elements
 from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.parallelism.zero import SHARDED, zero, zero_buckets
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.sharding.updates import owned_elements
-from workloads.unit import UnitLayer
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 RING = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")

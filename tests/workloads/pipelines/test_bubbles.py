@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.schedule.order import Action, Order
-from simulator.schedule.order.slots import bubble_fraction, in_flight, slots
+from simulator.schedule.pipeline_order import Action, Order, bubble_fraction, in_flight, slots
 from workloads.pipelines import pipedream, pipedream_2bw
 from workloads.pipelines.dual_pipe_v import dual_pipe_v
 from workloads.pipelines.gpipe import gpipe

@@ -13,18 +13,15 @@ from hypothesis import strategies as st
 from scenarios import Scenario
 from scenarios.results.result import Result
 from simulator.engine.simulate import simulate
-from simulator.errors import ScenarioError, ScheduleError
-from simulator.kernel import Kernel, measured
-from simulator.schedule import Schedule
-from simulator.schedule.order import Order
-from simulator.schedule.order.slots import in_flight
-from topologies.uniform import uniform
-from workloads.compute import compute
-from workloads.model import Model
-from workloads.operators.layer import OperatorLayer
-from workloads.operators.operator import Operator
-from workloads.operators.segment import Exchange, Segment
-from workloads.parallelism.pairs import in_pairs
+from simulator.hardware.kernel import Kernel, measured
+from simulator.reading.errors import ScenarioError, ScheduleError
+from simulator.schedule.pipeline_order import Order, in_flight
+from simulator.schedule.schedule import Schedule
+from topologies.uniform_and_tree import uniform
+from workloads.memory.compute import compute
+from workloads.operators.model import Model, OperatorLayer
+from workloads.operators.operator import Exchange, Operator, Segment
+from workloads.parallelism._forward_backward_overlap import in_pairs
 from workloads.pipelines.dual_pipe import dual_pipe
 
 HALVES = st.integers(1, 4)

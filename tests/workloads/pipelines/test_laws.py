@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import lookup
-from simulator.errors import ScheduleError
-from simulator.schedule.order import Order
-from simulator.schedule.order.slots import slots
+from simulator.reading import lookup
+from simulator.reading.errors import ScheduleError
+from simulator.schedule.pipeline_order import Order, slots
 
 FOLDER = "workloads.pipelines"
 ORDERS = lookup.names(FOLDER)

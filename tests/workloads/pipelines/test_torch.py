@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from simulator import lookup
-from simulator.errors import ScheduleError
-from simulator.schedule.order import Order
+from simulator.reading import lookup
+from simulator.reading.errors import ScheduleError
+from simulator.schedule.pipeline_order import Order
 
 torch_schedules = pytest.importorskip(
     "torch.distributed.pipelining.schedules", reason='torch is not installed; run pip install -e ".[torch]"'

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.schedule.order import Order
-from simulator.schedule.order.slots import slots
+from simulator.schedule.pipeline_order import Order, slots
 from workloads.pipelines.gpipe import gpipe
 from workloads.pipelines.varuna import varuna
 

@@ -7,27 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import lookup
-from simulator.accelerator import Accelerator
-from simulator.analysis.network import traffic
+from simulator.analysis import network_traffic
 from simulator.engine.simulate import simulate
-from simulator.errors import ScenarioError
-from simulator.schedule import Collective
+from simulator.hardware.accelerator import Accelerator
+from simulator.reading import lookup
+from simulator.reading.errors import ScenarioError
 from simulator.schedule.check import check
-from topologies.uniform import uniform
-from workloads.compute import compute
-from workloads.gradients.bucket import Bucket
-from workloads.gradients.compressed import Coding
-from workloads.model import Model
+from simulator.schedule.ops import Collective
+from topologies.uniform_and_tree import uniform
+from workloads.architectures.specification import ConvolutionalSpecification
+from workloads.architectures.timed_models import UnitLayer
+from workloads.data_parallel.buckets import Bucket
+from workloads.data_parallel.compressed_reduction import Coding
+from workloads.memory.compute import compute
+from workloads.operators.model import Model
 from workloads.operators.parameter import matrix, parameter_tensors
 from workloads.parallelism.ddp import data_parallel
 from workloads.parallelism.zero import zero
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.reductions import PACKAGE, methods
+from workloads.reductions._compression import PACKAGE, methods
 from workloads.reductions.all_reduce import all_reduce
 from workloads.reductions.powersgd import powersgd
-from workloads.specification import ConvolutionalSpecification
-from workloads.unit import UnitLayer
 
 TENSORS = matrix(512, 256), *parameter_tensors(512), matrix(64, 9), matrix(1000, 512), *parameter_tensors(1000)
 N = sum(tensor.count for tensor in TENSORS)
@@ -68,7 +68,7 @@ def run(schedule, ranks):
 
 def sent(ranks, method, **options):
     """Bytes that all ranks send in a step."""
-    return traffic.by_axis(run(reduced(ranks, method, **options), ranks))["dp"]
+    return network_traffic.by_axis(run(reduced(ranks, method, **options), ranks))["dp"]
 
 
 def gathered(size, p):
@@ -143,7 +143,7 @@ def test_top_k_meets_the_dense_ring_at_density_one_over_p(p):
     sparse = run(reduced(p, "top_k", density=1 / p), p)
     # the number of elements is rounded up
     assert sparse.step_time == pytest.approx(dense.step_time, rel=p / N)
-    assert traffic.by_axis(sparse)["dp"] == pytest.approx(traffic.by_axis(dense)["dp"], rel=p / N)
+    assert network_traffic.by_axis(sparse)["dp"] == pytest.approx(network_traffic.by_axis(dense)["dp"], rel=p / N)
 
 
 def kept(method, ranks=4, **options):

@@ -1,10 +1,11 @@
 """The elements that torch's own hooks reduce, against those of the simulated methods, for the same tensors."""
 
 import pytest
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-from workloads.gradients.bucket import Bucket
-from workloads.gradients.low_rank import split
+from workloads.data_parallel.buckets import Bucket
 from workloads.parallelism.ddp import BUCKET_BYTES
+from workloads.reductions._encoding import split
 from workloads.reductions.all_reduce import all_reduce
 from workloads.reductions.fp16 import fp16
 from workloads.reductions.powersgd import powersgd
@@ -12,7 +13,6 @@ from workloads.reductions.powersgd import powersgd
 torch = pytest.importorskip("torch")
 dist = torch.distributed
 hooks = pytest.importorskip("torch.distributed.algorithms.ddp_comm_hooks")
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook  # noqa: E402
 
 STEPS = 3
 """PowerSGD may begin after two steps, since DDP builds its buckets again after the first."""

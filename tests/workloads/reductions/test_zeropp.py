@@ -6,19 +6,19 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from simulator.engine.simulate import simulate
-from simulator.errors import ScenarioError
-from simulator.schedule import Collective
+from simulator.reading.errors import ScenarioError
 from simulator.schedule.check import check
-from topologies.uniform import uniform
-from workloads.compute import compute
-from workloads.model import Model
-from workloads.parallelism import TrainingStep
+from simulator.schedule.ops import Collective
+from topologies.uniform_and_tree import uniform
+from workloads.architectures.timed_models import UnitLayer
+from workloads.memory.compute import compute
+from workloads.operators.model import Model
+from workloads.parallelism._parallelism import TrainingStep
 from workloads.parallelism.ddp import DistributedDataParallel
 from workloads.parallelism.fsdp import FullyShardedDataParallel
 from workloads.parallelism.zero import Zero
 from workloads.pipelines.one_f_one_b import one_f_one_b
 from workloads.reductions.zeropp import GRADIENT_BYTES, WEIGHT_BYTES
-from workloads.unit import UnitLayer
 
 RING = {"all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring"}
 

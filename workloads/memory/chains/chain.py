@@ -1,4 +1,4 @@
-"""A heterogeneous chain: the seconds and bytes of each layer between which activations are passed on.
+"""A heterogeneous chain: the seconds and bytes of each layer; and the chain of a pipeline stage.
 
 The model and its letters are those of Beaumont, Eyraud-Dubois, Herrmann, Joly and Shilova 2019, "Optimal checkpointing
 for heterogeneous chains: how to train deep neural networks with limited memory" (arXiv:1911.13214, section 3).
@@ -6,10 +6,12 @@ for heterogeneous chains: how to train deep neural networks with limited memory"
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from simulator.errors import ScheduleError
+from simulator.reading.errors import ScheduleError
+from workloads.operators.model import Layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +106,40 @@ class Chain:
 
 def _column(values: Sequence[float] | float, count: int) -> Sequence[float]:
     return [values] * count if isinstance(values, (int, float)) else values
+
+
+class LayerSeconds(NamedTuple):
+    """Durations of a layer in s; *last*: of a forward pass whose output nobody reads."""
+
+    forward: float
+    backward: float
+    last: float
+
+
+def stage_chain(
+    layers: Sequence[Layer], previous: Layer | None, samples: int, seconds: Mapping[str, LayerSeconds]
+) -> Chain:
+    """Return the chain of *layers*, a stage, for micro-batches of *samples*; *seconds* by name.
+
+    *previous*: the layer before the stage. A layer keeps its input with its activations, so the tape of the one before
+    has these bytes. The output of the stage is sent and not kept. Gradients are part of what a backward pass holds
+    while it runs.
+    """
+    inputs = [one.input_bytes_of_next(samples) if one else 0.0 for one in (previous, *layers[:-1])]
+    made = []
+    for number, layer in enumerate(layers):
+        own = seconds[layer.name]
+        output = inputs[number + 1] if number + 1 < len(layers) else 0.0
+        made.append(
+            ChainLayer(
+                layer.name,
+                own.forward,
+                own.backward,
+                activation=output,
+                tape=max(0.0, layer.activation_bytes(samples) - inputs[number]) + output,
+                forward_extra=layer.transient_bytes("F", samples) - layer.buffer_bytes("F", samples),
+                backward_extra=layer.transient_bytes("I", samples) - layer.buffer_bytes("I", samples),
+                last_forward=own.last,
+            )
+        )
+    return Chain(tuple(made), input_bytes=inputs[0])

@@ -1,4 +1,4 @@
-"""A sequence: the operations of one forward and backward pass over a chain, in order.
+"""A sequence: the operations of one forward and backward pass over a chain; and the one that a program runs.
 
 The kinds and their letters are those of Beaumont et al. 2019 (arXiv:1911.13214, table 1): a forward pass saves nothing
 (F^n, the paper's F with an empty set), keeps its input as a checkpoint (F^c), or saves all that the backward pass needs
@@ -9,11 +9,15 @@ rematerialization and offloading for training DNNs" (NeurIPS).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from enum import Enum
 
-from simulator.errors import ScheduleError
+from simulator.reading.errors import ScheduleError
+from simulator.schedule.ops import Copy
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
 
 
 class Kind(Enum):
@@ -72,7 +76,7 @@ _OPERATION = re.compile(r"Loss BLoss|\b(F)(\d+)([nce])\b|\b(B)(\d+)()\b|\b([OPW]
 
 
 @dataclass(frozen=True, slots=True)
-class Sequence:
+class ChainSequence:
     """*operations* in order of issue. Transfers run beside the computation, one at a time for each direction.
 
     >>> str(Sequence.parse("F1c F2e Loss BLoss B2 F1e B1"))
@@ -107,12 +111,12 @@ class Sequence:
         return sum(one.kind.is_forward for one in self.operations)
 
     @classmethod
-    def made(cls, operations: Iterable[Operation]) -> Sequence:
+    def made(cls, operations: Iterable[Operation]) -> ChainSequence:
         """The sequence of *operations*."""
         return cls(tuple(operations))
 
     @classmethod
-    def parse(cls, text: str) -> Sequence:
+    def parse(cls, text: str) -> ChainSequence:
         """Read what `str` prints. Raises `ScheduleError` for anything else."""
         left = _OPERATION.sub("", text).strip()
         if left:
@@ -127,3 +131,78 @@ def _operation(match: re.Match[str]) -> Operation:
     if letter in "OPW":
         return Operation(Kind(letter), int(number), suffix)
     return Operation(Kind(letter + suffix), int(number))
+
+
+Pass = tuple[str, int]
+"""(phase F, R or B, or O, W or P of a copy; number of the layer in its stage)."""
+
+
+def observed(program: Program, stage: int, layers: Several[str], micro_batch: int = 0) -> ChainSequence:
+    """Return what *program* runs of *stage*, which has *layers*, for one micro-batch; I counts as B.
+
+    A run of a layer that a later one repeats keeps its input if that one reads it again, and nothing if the layer
+    before is repeated just before. A copy to the host that no op waits for is waited for before the copy back.
+    """
+    numbers = {name: number for number, name in enumerate(layers, 1)}
+    passes = _waiting(_passes(program, stage, numbers, micro_batch))
+    turn = max(index for index, (phase, _) in enumerate(passes) if phase == "F") + 1
+    # copies that begin when the forward pass ends belong to it
+    while turn < len(passes) and passes[turn][0] in "OW":
+        turn += 1
+    operations = [_observed_operation(passes, index) for index in range(len(passes))]
+    return ChainSequence((*operations[:turn], TURN, *operations[turn:]))
+
+
+def _passes(program: Program, stage: int, numbers: Mapping[str, int], micro_batch: int) -> list[Pass]:
+    found: list[Pass] = []
+    copies: dict[str, int] = {}
+    for block in program.blocks:
+        mine = block.micro_batch in (None, micro_batch)
+        for op in block.ops:
+            # copies stand where they begin, maybe among the ops of another micro-batch
+            if not mine and not isinstance(op, Copy):
+                continue
+            action = block.action(op.action) if op.action else Action("O", stage)
+            if not (op.layer and op.layer in numbers and action.phase in "FRBI" and action[1:] == (stage, micro_batch)):
+                continue
+            number = numbers[op.layer]
+            if isinstance(op, Copy):
+                found.append(("O" if op.to == "host" else "P", number))
+                copies |= {op.name: number} if op.to == "host" else {}
+                continue
+            found += [("W", copies.pop(name)) for name in op.after if name in copies]
+            phase = "B" if action.phase == "I" else action.phase
+            if (phase, number) not in found[-1:]:
+                found.append((phase, number))
+    return found
+
+
+def _waiting(passes: Several[Pass]) -> list[Pass]:
+    """*passes*, in which each copy to the host is waited for before the copy back.
+
+    Copies are made one after the other, so a wait stands before a copy that begins with it.
+    """
+    found: list[Pass] = []
+    for phase, number in passes:
+        if phase == "P" and ("W", number) not in found:
+            found.append(("W", number))
+        place = len(found)
+        while phase == "W" and found[place - 1][0] == "O" and found[place - 1][1] != number:
+            place -= 1
+        found.insert(place, (phase, number))
+    return found
+
+
+def _observed_operation(passes: Several[Pass], index: int) -> Operation:
+    phase, number = passes[index]
+    if phase == "B":
+        return Operation(Kind.BACKWARD, number)
+    if phase in "OWP":
+        forward = _observed_operation(passes, passes.index(("F", number)))
+        saved = forward.kind is Kind.SAVE
+        return Operation(Kind(phase), number, TAPE) if saved else Operation(Kind(phase), number - 1, ACTIVATION)
+    later = [place for place in range(index + 1, len(passes)) if passes[place] == ("R", number)]
+    if not later:
+        return Operation(Kind.SAVE, number)
+    handed = any(one == ("R", number - 1) for one in passes[index + 1 : later[0]])
+    return Operation(Kind.FORWARD if handed else Kind.CHECKPOINT, number)

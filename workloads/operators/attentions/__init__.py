@@ -1,1 +1,1 @@
-"""Core attentions that do not compare each position with all others: one kind a file, and cross attention."""
+"""Core attentions: of all positions with all others, of a part of the scores, and over a sequence that is cut over ranks."""

@@ -17,20 +17,16 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
-from simulator.errors import ScenarioError
-from simulator.kernel import BYTES, Kernel
-from simulator.operation import Operation
+from simulator.hardware.kernel import BYTES, Kernel, Operation
+from simulator.reading.errors import ScenarioError
 from workloads.operators.convolution import Convolution, Image, sides
 from workloads.operators.elementwise import Elementwise
-from workloads.operators.grids import Way
-from workloads.operators.grids.grid import Side
 from workloads.operators.grids.samples import OfSamples
-from workloads.operators.layer import OperatorLayer
 from workloads.operators.linear import Linear
-from workloads.operators.operator import Operator
+from workloads.operators.model import OperatorLayer, Way
+from workloads.operators.operator import SHIFT, Exchange, Operator, Segment
 from workloads.operators.parameter import ParameterTensor
-from workloads.operators.segment import SHIFT, Exchange, Segment
-from workloads.operators.sharded import ShardedOperator
+from workloads.operators.sharded import ShardedOperator, Side
 
 Layout = Literal["bands", "whole", "samples"]
 """What a rank has of the activations between layers: bands of all images, all of it, or some of the samples."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simulator.errors import ScenarioError
-from simulator.kernel import Kernel
-from simulator.operation import Operation
-from workloads.operators.grids.grid import Grid
-from workloads.operators.operator import Operator
+from simulator.hardware.kernel import Kernel, Operation
+from simulator.reading.errors import ScenarioError
+from workloads.operators.operator import Operator, Segment
 from workloads.operators.parameter import ParameterTensor
-from workloads.operators.segment import Segment
-from workloads.operators.sharded import ShardedOperator
+from workloads.operators.sharded import Grid, ShardedOperator
 
 
 def of_samples(operators: Sequence[Operator], grid: Grid | None) -> tuple[Operator, ...]:

@@ -22,16 +22,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from simulator.kernel import BYTES, Kernel
-from simulator.operation import Operation
+from simulator.hardware.kernel import BYTES, Kernel, Operation
 from workloads.operators.elementwise import Elementwise
-from workloads.operators.grids.grid import Grid, Side
-from workloads.operators.grids.products import as_linear, with_inputs, with_outputs
-from workloads.operators.linear import Linear
-from workloads.operators.operator import Operator
+from workloads.operators.linear import Linear, as_linear, with_inputs, with_outputs
+from workloads.operators.operator import Exchange, Operator, Segment
 from workloads.operators.parameter import ParameterTensor, matrix
-from workloads.operators.segment import Exchange, Segment
-from workloads.operators.sharded import ShardedOperator
+from workloads.operators.sharded import Grid, ShardedOperator, Side
 
 
 def summa(x: Side, y: Side, depth: Side) -> Summa:

@@ -1,1 +1,1 @@
-"""Methods of data parallelism that are no plain reduction of gradients in each step: local steps, servers, Horovod."""
+"""Methods of data parallelism beside plain reduction: local steps, servers, Horovod."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 
-from simulator.document import Count, Fault
-from simulator.errors import ScenarioError
-from simulator.schedule import Compute, Op, Program, Schedule
-from workloads.gradients.bucket import Bucket, Reduction, bucket_copies
-from workloads.gradients.reduce import weights_by_stage
-from workloads.model import Model
+from simulator.reading.errors import ScenarioError
+from simulator.reading.quantities import Count
+from simulator.reading.validation import Fault
+from simulator.schedule.ops import Compute, Op
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from workloads.architectures.shape import nearest_divisors
+from workloads.data_parallel.buckets import Bucket, Reduction, bucket_copies
+from workloads.data_parallel.gradients import weights_by_stage
+from workloads.data_parallel.sharded_states import SHARD, with_hybrid_axes
+from workloads.operators.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import DataMethod, Parallelism, TrainingStep
+from workloads.parallelism._parallelism import DataMethod, Parallelism, TrainingStep
 from workloads.parallelism.ddp import data_parallel
 from workloads.parallelism.pipeline import Pipeline
 from workloads.reductions.all_reduce import all_reduce
-from workloads.shape import nearest_divisors
-from workloads.sharding.groups import SHARD, with_hybrid_axes
 
 
 class LocalSteps(DataMethod):

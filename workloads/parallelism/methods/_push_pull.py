@@ -20,17 +20,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from simulator.kernel import BYTES, memory_bound
-from simulator.schedule import Compute, Op, Program, Recv, Schedule, Send
+from simulator.hardware.kernel import BYTES, memory_bound
 from simulator.schedule.mesh import Axis
-from simulator.schedule.order import Action
-from workloads.compute import update_op
-from workloads.gradients.bucket import Weights
-from workloads.gradients.reduce import backward_ops
+from simulator.schedule.ops import Compute, Op, Recv, Send
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from workloads.data_parallel.buckets import Weights
+from workloads.data_parallel.gradients import backward_ops
+from workloads.data_parallel.sharded_states import of_shard
+from workloads.memory.compute import update_op
 from workloads.memory.optimizer import Optimizer, resident_states
-from workloads.model import Model
+from workloads.operators.model import Model
 from workloads.operators.parameter import ParameterTensor
-from workloads.sharding.states import of_shard
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,18 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Literal
 
-from simulator.document import Count, Fault, Index
-from simulator.kernel import BYTES, Kernel, memory_bound
-from simulator.schedule import Collective, Compute, Op, Program, Schedule
-from workloads.gradients.reduce import map_replicas
-from workloads.model import Model
+from simulator.hardware.kernel import BYTES, Kernel, memory_bound
+from simulator.reading.quantities import Count, Index
+from simulator.reading.validation import Fault
+from simulator.schedule.ops import Collective, Compute, Op
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from workloads.data_parallel.gradients import map_replicas
+from workloads.operators.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import Parallelism, TrainingStep
+from workloads.parallelism._parallelism import Parallelism, TrainingStep
 from workloads.parallelism.methods._local_steps import LocalSteps, after_batches, held
-from workloads.steady_state import SteadyState
+from workloads.pipelines._asynchronous import SteadyState
 
 FP32 = 4.0
 """Bytes of a weight as optimizers hold it, and of an element of the outer optimizer's states."""

@@ -27,14 +27,16 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, ClassVar, Literal
 
-from simulator.document import Duration, Flag, Index, Size, Time
-from simulator.kernel import BYTES, Kernel
-from simulator.schedule import Collective, Compute, Delay, Op, Program, Schedule
-from simulator.units import show
-from workloads.gradients.reduce import actions, backward_ops, map_replicas, weights_by_stage
-from workloads.model import Model
+from simulator.hardware.kernel import BYTES, Kernel
+from simulator.reading.quantities import Duration, Flag, Index, Size, Time
+from simulator.reading.units import show
+from simulator.schedule.ops import Collective, Compute, Delay, Op
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from workloads.data_parallel.gradients import actions, backward_ops, map_replicas, weights_by_stage
+from workloads.operators.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import DataMethod, TrainingStep
+from workloads.parallelism._parallelism import DataMethod, TrainingStep
 
 NEGOTIATION = "horovod"
 """The stream of the thread that negotiates."""

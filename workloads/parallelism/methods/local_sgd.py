@@ -15,15 +15,17 @@ from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any, Literal
 
-from simulator.document import Count, Index
-from simulator.kernel import BYTES, Kernel, memory_bound
-from simulator.schedule import Collective, Compute, Op, Program, Schedule
-from workloads.gradients.reduce import map_replicas
-from workloads.model import Model
+from simulator.hardware.kernel import BYTES, Kernel, memory_bound
+from simulator.reading.quantities import Count, Index
+from simulator.schedule.ops import Collective, Compute, Op
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from workloads.data_parallel.gradients import map_replicas
+from workloads.operators.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import TrainingStep
+from workloads.parallelism._parallelism import TrainingStep
 from workloads.parallelism.methods._local_steps import LocalSteps, after_batches, held
-from workloads.steady_state import SteadyState
+from workloads.pipelines._asynchronous import SteadyState
 
 MASTER = 4.0
 """Bytes of a weight as the optimizer holds it: fp32."""

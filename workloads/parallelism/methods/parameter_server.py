@@ -14,23 +14,25 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from simulator.document import Count, Fault, Flag, Index, Size
-from simulator.kernel import BYTES, memory_bound
-from simulator.operation import Operation
-from simulator.schedule import Collective, Compute, Op, Program, Schedule
+from simulator.hardware.kernel import BYTES, Operation, memory_bound
+from simulator.reading.quantities import Count, Flag, Index, Size
+from simulator.reading.validation import Fault
 from simulator.schedule.mesh import Axis
-from simulator.schedule.order import Action
-from workloads.compute import update_op
-from workloads.gradients.bucket import Bucket
-from workloads.gradients.compressed import Code, Coding, Compressed
-from workloads.gradients.reduce import weights_by_stage
+from simulator.schedule.ops import Collective, Compute, Op
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from workloads.data_parallel.buckets import Bucket
+from workloads.data_parallel.compressed_reduction import Code, Coding, Compressed
+from workloads.data_parallel.gradients import weights_by_stage
+from workloads.data_parallel.sharded_states import of_shard
+from workloads.memory.compute import update_op
 from workloads.memory.optimizer import Optimizer, resident_states
-from workloads.model import Model
+from workloads.operators.model import Model
 from workloads.operators.parameter import REPLICAS
-from workloads.parallelism import ReducingMethod, TrainingStep
+from workloads.parallelism._parallelism import ReducingMethod, TrainingStep
 from workloads.parallelism.methods._push_pull import PushPull, parts_of, whole_shares
-from workloads.sharding.states import of_shard
-from workloads.steady_state import SteadyState
+from workloads.pipelines._asynchronous import SteadyState
 
 GRADIENT_SUM = Operation("sum of gradients", "elementwise")
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.folding import dominance
-from simulator.engine.folding.dominance import Shares, undominated
+from simulator.engine.folding import non_binding
+from simulator.engine.folding.non_binding import Shares, undominated
 
 ROWS = st.dictionaries(st.integers(0, 6), st.sampled_from([0.25, 0.5, 1.0]), max_size=4)
 
@@ -40,5 +40,5 @@ def test_comparison_in_parts_gives_the_same_rows(monkeypatch):
     draw = np.random.default_rng(1)
     rows = [{int(flow): float(draw.choice([0.5, 1.0])) for flow in draw.integers(0, 9, 3)} for _ in range(60)]
     whole = found(rows)
-    monkeypatch.setattr(dominance, "AT_ONCE", 7)
+    monkeypatch.setattr(non_binding, "AT_ONCE", 7)
     assert found(rows) == whole == by_definition(rows)

@@ -8,30 +8,31 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import topologies
-from simulator.analysis import memory
-from simulator.analysis.network import traffic
+from simulator.analysis import memory, network_traffic
+from simulator.engine.interface.variation import Variation
 from simulator.engine.simulate import simulate
-from simulator.engine.variation import Variation
-from simulator.kernel import measured
-from simulator.network.transport.nccl import nccl
-from simulator.schedule import Collective, Compute, Program, Recv, Schedule, Send
+from simulator.hardware.kernel import measured
+from simulator.network.library.nccl import nccl
 from simulator.schedule.check import check
 from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.order import Action
+from simulator.schedule.ops import Collective, Compute, Recv, Send
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 from tests.nodes import V100
-from topologies.uniform import uniform
-from workloads.compute import compute
+from topologies.uniform_and_tree import uniform
+from workloads.architectures.shape import Shape
+from workloads.architectures.transformer import transformer
+from workloads.memory.compute import compute
 from workloads.memory.recompute import CHOICES, recompute
 from workloads.operators.lowering import Overlap
+from workloads.operators.stages import stages_of
 from workloads.parallelism.ddp import data_parallel
 from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.parallelism.tensor import sharded, tensor_parallel
 from workloads.parallelism.zero import zero
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.shape import Shape
-from workloads.stack import software as stack
-from workloads.stages import stages_of
-from workloads.transformer import transformer
+from workloads.software_stack import software as stack
 
 FABRICS = [
     {"kind": "switch"},
@@ -256,7 +257,7 @@ def test_collectives_with_links_of_their_own(beside, variation):
     plain = simulate(schedule, cluster_of({"kind": "switch"}, 4), fold=False, **how)
     if variation == Variation():
         assert len(folded.distinct_ranks) == 1
-    moved = [traffic.carried(timeline) for timeline in (folded, plain)]
+    moved = [network_traffic.carried(timeline) for timeline in (folded, plain)]
     for link, nbytes in folded.link_bytes.items():
         assert moved[0][link] == pytest.approx(nbytes)
         assert moved[1][link] == pytest.approx(nbytes)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import topologies
 from simulator.engine.folding.non_binding import non_binding
-from simulator.errors import ClusterError
+from simulator.reading.errors import ClusterError
 from tests.nodes import V100
 
 NODE = {**V100, "accelerators": 2}

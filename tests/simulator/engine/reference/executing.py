@@ -3,22 +3,24 @@
 import numpy as np
 import pytest
 
-from simulator.engine import execution, reference
+from simulator.engine import reference
+from simulator.engine.compiled import execution
 from simulator.engine.folding.folding import Folding
-from simulator.engine.pricing import Pricing
-from simulator.engine.rank_classes import Unfolded
-from simulator.engine.setup import Setup
+from simulator.engine.interface.pricing import Pricing
+from simulator.engine.interface.setup import Setup, Unfolded
+from simulator.engine.interface.variation import Variation
 from simulator.engine.simulate import packed
-from simulator.engine.variation import Variation
-from simulator.kernel import measured
+from simulator.hardware.kernel import measured
+from simulator.network.library.communicator import Communicator
+from simulator.network.library.ideal import ideal
 from simulator.network.plan import Flow
-from simulator.network.transport.communicator import Communicator
-from simulator.network.transport.ideal import ideal
-from simulator.schedule import Compute, Program, Schedule
 from simulator.schedule.check import check
 from simulator.schedule.matching import Matching, request_of
 from simulator.schedule.mesh import Mesh
-from topologies.uniform import uniform
+from simulator.schedule.ops import Compute
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
+from topologies.uniform_and_tree import uniform
 
 GB = 1e9
 """The bytes that a port of `crossbar` carries per second."""

@@ -4,15 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.rank_classes import Unfolded
-from simulator.engine.setup import Background, CapacityChange, Setup
+from simulator.analysis.timeline import NO_COMMUNICATION
+from simulator.engine.interface.setup import Background, CapacityChange, Setup, Unfolded
 from simulator.network.plan import Flow, Phase, TransferPlan
-from simulator.schedule import Collective, Copy, Program, Recv, Schedule, Send
 from simulator.schedule.mesh import Mesh
-from simulator.schedule.order import Action
-from simulator.timeline import NO_COMMUNICATION
+from simulator.schedule.ops import Collective, Copy, Recv, Send
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 from tests.simulator.engine.reference.executing import GB, crossbar, each, ends, port, run, setup, spans, work
-from topologies.uniform import uniform
+from topologies.uniform_and_tree import uniform
 
 
 def send(peer, gigabytes, name="send", **fields):

@@ -3,12 +3,13 @@
 import pytest
 
 import topologies
-from simulator.engine.rank_classes import Unfolded
-from simulator.engine.setup import Setup
-from simulator.engine.variation import Variation
+from simulator.engine.interface.setup import Setup, Unfolded
+from simulator.engine.interface.variation import Variation
 from simulator.network.plan import Phase, TransferPlan
-from simulator.schedule import Collective, Delay, Program, Schedule
 from simulator.schedule.mesh import Mesh
+from simulator.schedule.ops import Collective, Delay
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 from tests.nodes import V100
 from tests.simulator.engine.reference.executing import crossbar, each, ends, run, setup, spans, work
 

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.errors import ScheduleError
-from simulator.schedule import Delay, Recv, Send
+from simulator.reading.errors import ScheduleError
+from simulator.schedule.ops import Delay, Recv, Send
 from tests.simulator.engine.reference.executing import GB, each, ends, run, setup, spans, work
-from topologies.tree import tree
-from topologies.uniform import uniform
+from topologies.uniform_and_tree import tree, uniform
 
 LATENCY = 0.5
 

@@ -8,14 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import topologies
-from simulator.engine.deadlock import deadlock
-from simulator.engine.outcome import Waiting
+from simulator.engine.interface.outcome import Waiting, deadlock
+from simulator.engine.interface.variation import Variation
 from simulator.engine.reference import simulation
-from simulator.engine.variation import Variation
-from simulator.network.transport.nccl import nccl
-from simulator.schedule import Collective, Delay, Program, Recv, Schedule, Send
+from simulator.network.library.nccl import nccl
 from simulator.schedule.mesh import Mesh
-from simulator.schedule.order import Action
+from simulator.schedule.ops import Collective, Delay, Recv, Send
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from simulator.schedule.schedule import Schedule
 from tests.nodes import V100
 from tests.simulator.engine.reference.executing import crossbar, each, run, setup, spans, work
 

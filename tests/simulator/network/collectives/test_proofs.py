@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from simulator import lookup
 from simulator.network.proof import ROOTED, built, contribution, execute, prove, start, taken
 from simulator.network.step import Group, Step
-from simulator.schedule import COLLECTIVES
+from simulator.reading import lookup
+from simulator.schedule.ops import COLLECTIVES
 
 Nodes = tuple[tuple[int, ...], ...]
 

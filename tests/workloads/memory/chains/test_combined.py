@@ -4,16 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.errors import ScheduleError
+from simulator.reading.errors import ScheduleError
 from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.combined.combined import KARMA, POFO, SWAPPED, combined
-from workloads.memory.chains.combined.execution import executed_with_copies
-from workloads.memory.chains.combined.programme import Programme
-from workloads.memory.chains.execution import executed
-from workloads.memory.chains.methods import saving_all
-from workloads.memory.chains.optimal import BudgetError, optimal
-from workloads.memory.chains.sequence import Kind, Sequence
-from workloads.memory.chains.slots import Slots
+from workloads.memory.chains.execution import executed, executed_with_copies
+from workloads.memory.chains.fixed_methods import saving_all
+from workloads.memory.chains.offload_and_recompute import KARMA, POFO, SWAPPED, Programme, combined
+from workloads.memory.chains.optimal_checkpointing import BudgetError, optimal
+from workloads.memory.chains.segments import Slots
+from workloads.memory.chains.sequence import ChainSequence, Kind
 
 
 def runs_again(first, last):
@@ -62,7 +60,7 @@ def brute_force(chain, budget, bandwidth, rules):
     """The least seconds of all plans within *budget*; None if there is none."""
     found = []
     for forward, backward in plans(chain, rules):
-        run = executed_with_copies(Sequence.parse(f"{forward} Loss BLoss {backward}"), chain, bandwidth)
+        run = executed_with_copies(ChainSequence.parse(f"{forward} Loss BLoss {backward}"), chain, bandwidth)
         if run.peak <= budget:
             found.append(run.seconds)
     return min(found, default=None)
@@ -166,7 +164,7 @@ def test_copies_and_computation_run_side_by_side():
     """F1 0-1, copy 1-4 beside F2 1-2; F3 waits, 4-5; B3 5-7; the copy back 7-10 beside B2 7-9; B1 10-12."""
     chain = Chain.of([0, 1, 1, 1], [3, 3, 3], 1.0, 2.0)
     text = "F1e O1t F2e W1t F3e Loss BLoss B3 P1t B2 B1"
-    run = executed_with_copies(Sequence.parse(text), chain, 2.0 / 3.0)
+    run = executed_with_copies(ChainSequence.parse(text), chain, 2.0 / 3.0)
     assert (run.seconds, run.waited, run.copied, run.host_peak) == pytest.approx((12.0, 3.0, 2.0, 2.0))
     # the tape of layer 1 but a_1 is away while layer 3 runs
     assert run.peak == 7.0
@@ -182,7 +180,7 @@ def test_copies_and_computation_run_side_by_side():
 )
 def test_a_plan_that_cannot_run_is_refused(text, reason):
     with pytest.raises(ScheduleError, match=reason):
-        executed_with_copies(Sequence.parse(text), Chain.of([0, 1, 1], [2, 2]), 1.0)
+        executed_with_copies(ChainSequence.parse(text), Chain.of([0, 1, 1], [2, 2]), 1.0)
 
 
 def test_a_budget_that_nothing_meets_says_what_does():

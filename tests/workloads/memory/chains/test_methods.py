@@ -4,20 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.errors import ScheduleError
-from simulator.lookup import function, names
+from simulator.reading.errors import ScheduleError
+from simulator.reading.lookup import function, names
 from simulator.schedule.check import check
-from workloads.compute import compute
-from workloads.memory.chains.methods import fixed_sequence, saving_all
-from workloads.memory.chains.observed import observed
-from workloads.memory.chains.sequence import Sequence
+from workloads.architectures.shape import Shape
+from workloads.architectures.timed_models import unit_model
+from workloads.architectures.transformer import transformer
+from workloads.memory.chains.fixed_methods import fixed_sequence, saving_all
+from workloads.memory.chains.sequence import ChainSequence, observed
+from workloads.memory.compute import compute
 from workloads.memory.recompute import recompute, recompute_by
+from workloads.operators.stages import stages_of
 from workloads.pipelines.gpipe import gpipe
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.shape import Shape
-from workloads.stages import stages_of
-from workloads.transformer import transformer
-from workloads.unit import unit_model
 
 SHAPE = Shape(8, 256, 4, 4, 1024, 128, 1024, precision="bf16")
 GPT = transformer(SHAPE)
@@ -79,7 +78,7 @@ def test_nested_repetitions_are_ops_of_their_own():
     model = unit_model(3, 1.0, 2.0, activations=1.0)
     text = "F1c F2n F3n Loss BLoss F1c F2n F3e B3 F1c F2e B2 F1e B1"
     schedule = compute(model, one_f_one_b(1, 2), micro_batch_size=1)
-    schedule = recompute_by(schedule, model, {0: Sequence.parse(text)}, micro_batch_size=1)
+    schedule = recompute_by(schedule, model, {0: ChainSequence.parse(text)}, micro_batch_size=1)
     check(schedule)
     assert str(observed(schedule.programs[0], 0, [layer.name for layer in model.layers])) == text
     names = [op.name for op in schedule.programs[0].ops if op.layer == "layer 0" and op.action.micro_batch == 1]

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from workloads.memory.chains.chain import Chain, ChainLayer
 from workloads.memory.chains.execution import executed
-from workloads.memory.chains.least_memory import least_budget, least_together
-from workloads.memory.chains.optimal import BudgetError, optimal, optimal_together, peak_in_flight
+from workloads.memory.chains.optimal_checkpointing import (
+    BudgetError,
+    least_budget,
+    least_together,
+    optimal,
+    optimal_together,
+    peak_in_flight,
+)
 
 DATA = Path(__file__).parents[4] / "../shared/data"
 

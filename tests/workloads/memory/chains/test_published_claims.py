@@ -6,15 +6,15 @@
 
 import pytest
 
-from scenarios.build.layer_seconds import layer_seconds
-from scenarios.build.memory.offload_activations import copy_bandwidth
+from scenarios.build.layer_probe import layer_seconds
 from scenarios.build.network import network_of
+from scenarios.build.planned_activations import copy_bandwidth
 from scenarios.scenario import Scenario
-from workloads.memory.chains.combined.combined import combined
-from workloads.memory.chains.combined.execution import executed_with_copies
-from workloads.memory.chains.methods import saving_all
-from workloads.memory.chains.optimal import optimal
-from workloads.memory.chains.stage import stage_chain
+from workloads.memory.chains.chain import stage_chain
+from workloads.memory.chains.execution import executed_with_copies
+from workloads.memory.chains.fixed_methods import saving_all
+from workloads.memory.chains.offload_and_recompute import combined
+from workloads.memory.chains.optimal_checkpointing import optimal
 
 
 def chain_on_one_gpu(gpu, bandwidth, model, software, **training):

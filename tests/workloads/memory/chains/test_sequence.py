@@ -2,23 +2,23 @@
 
 import pytest
 
-from simulator.errors import ScheduleError
+from simulator.reading.errors import ScheduleError
 from workloads.memory.chains.chain import Chain
 from workloads.memory.chains.execution import Execution, executed
-from workloads.memory.chains.sequence import Kind, Operation, Sequence
+from workloads.memory.chains.sequence import ChainSequence, Kind, Operation
 
 TWO = Chain.of([2, 3, 1], [10, 20], forward=[1, 2], backward=[4, 8])
 
 
 @pytest.mark.parametrize("text", ["F1c F2n Loss BLoss F1e F2e B2 B1", "F1e O1t F2e Loss BLoss B2 P1t B1"])
 def test_what_is_printed_is_read(text):
-    assert str(Sequence.parse(text)) == text
+    assert str(ChainSequence.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["F1", "F1e G2", "B", "F1x"])
 def test_other_words_are_refused(text):
     with pytest.raises(ScheduleError, match="is no operation"):
-        Sequence.parse(text)
+        ChainSequence.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ def test_other_words_are_refused(text):
     ],
 )
 def test_duration_and_peak_are_the_sums_by_hand(text, run):
-    assert executed(Sequence.parse(text), TWO) == run
+    assert executed(ChainSequence.parse(text), TWO) == run
 
 
 def test_the_input_gradients_and_extra_bytes_count_if_they_are_given():
     chain = Chain.of([2, 3, 1], [10, 20], gradients=[3, 1])
     chain = Chain(chain.layers, input_bytes=2, input_gradient=2)
     # while layer 2 runs backward: a_0, both tapes, and the gradients of a_2 and a_1
-    assert executed(Sequence.parse("F1e F2e Loss BLoss B2 B1"), chain).peak == 2 + 30 + 1 + 3
+    assert executed(ChainSequence.parse("F1e F2e Loss BLoss B2 B1"), chain).peak == 2 + 30 + 1 + 3
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_the_input_gradients_and_extra_bytes_count_if_they_are_given():
 )
 def test_what_cannot_run_is_refused_with_the_operation(text, message):
     with pytest.raises(ScheduleError, match=message):
-        executed(Sequence.parse(text), TWO)
+        executed(ChainSequence.parse(text), TWO)
 
 
 def test_a_sequence_turns_once():
-    assert Sequence.parse("F1c F2e Loss BLoss B2 F1e B1").turn == 2
+    assert ChainSequence.parse("F1c F2e Loss BLoss B2 F1e B1").turn == 2
     with pytest.raises(ScheduleError, match="not 0 times"):
-        _ = Sequence((Operation(Kind.SAVE, 1),)).turn
+        _ = ChainSequence((Operation(Kind.SAVE, 1),)).turn

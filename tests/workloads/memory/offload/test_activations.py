@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 from simulator.analysis.memory import curve, peak
 from simulator.analysis.metrics import breakdown
 from simulator.engine.simulate import simulate
-from simulator.errors import ScheduleError
-from simulator.lookup import function, names
-from simulator.schedule import Copy
+from simulator.reading.errors import ScheduleError
+from simulator.reading.lookup import function, names
 from simulator.schedule.check import check
-from topologies.uniform import uniform
-from workloads.compute import compute
+from simulator.schedule.ops import Copy
+from topologies.uniform_and_tree import uniform
+from workloads.architectures.timed_models import unit_model
+from workloads.memory.compute import compute
 from workloads.memory.offload.activations import Buffers, named_layers, offloaded
 from workloads.memory.recompute import recompute
+from workloads.operators.stages import stages_of
 from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.stages import stages_of
-from workloads.unit import unit_model
 
 ORDERS = [name for name in names("workloads.pipelines") if not name.startswith("_")]
 TAPE = 8.0

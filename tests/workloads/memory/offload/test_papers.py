@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from scenarios.results.memory_need import memory_need
+from scenarios.build.memory_need import memory_need
 
 WIDTHS = {2048: 16, 4096: 32, 8192: 64, 9216: 72}
 """Attention heads by width, of 128 elements."""

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from scenarios import Scenario
-from simulator.errors import ScenarioError
-from simulator.schedule import Copy, Program
+from simulator.reading.errors import ScenarioError
+from simulator.schedule.ops import Copy
+from simulator.schedule.program import Program
 
 EXPERTS = {"preset": "mixtral_8x7b", "num_layers": 2, "seq_length": 128}
 QLORA = {"preset": "llama3_8b", "num_layers": 2, "seq_length": 128, "lora": {"rank": 16, "quantised": "nf4"}}

@@ -7,22 +7,21 @@ import pytest
 from simulator.analysis.memory import curve, peak
 from simulator.analysis.metrics import breakdown
 from simulator.engine.simulate import simulate
-from simulator.schedule import Copy
 from simulator.schedule.check import check
-from topologies.uniform import uniform
-from workloads.compute import compute
-from workloads.memory.chains.combined.combined import KARMA, POFO, SWAPPED, combined
-from workloads.memory.chains.combined.execution import executed_with_copies
-from workloads.memory.chains.observed import observed
-from workloads.memory.chains.sequence import Kind
-from workloads.memory.chains.stage import LayerSeconds, stage_chain
-from workloads.memory.offload.planned import offloaded_by
+from simulator.schedule.ops import Copy
+from topologies.uniform_and_tree import uniform
+from workloads.architectures.timed_models import UnitLayer
+from workloads.memory.chains.chain import LayerSeconds, stage_chain
+from workloads.memory.chains.execution import executed_with_copies
+from workloads.memory.chains.offload_and_recompute import KARMA, POFO, SWAPPED, combined
+from workloads.memory.chains.sequence import Kind, observed
+from workloads.memory.compute import compute
+from workloads.memory.offload.activations import offloaded_by
 from workloads.memory.recompute import recompute_by
-from workloads.model import Model
+from workloads.operators.model import Model
+from workloads.operators.stages import stages_of
 from workloads.parallelism.pipeline import pipeline_parallel
 from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.stages import stages_of
-from workloads.unit import UnitLayer
 
 
 @dataclass(frozen=True)

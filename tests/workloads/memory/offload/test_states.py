@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios import Scenario
-from scenarios.plan.estimate.bounds import least_bytes
-from scenarios.plan.estimate.estimator import Estimator
+from scenarios.search.estimate.estimator import Estimator
+from scenarios.search.estimate.lower_bounds import least_bytes
 from simulator.analysis.memory import bound
-from simulator.errors import ScenarioError
-from simulator.schedule import Copy, Program
+from simulator.reading.errors import ScenarioError
+from simulator.schedule.ops import Copy
+from simulator.schedule.program import Program
 
 GB = 1e9
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios import Scenario
-from simulator.errors import ScenarioError
+from simulator.reading.errors import ScenarioError
 
 STEP = 6e-3
 PARAMETERS, BANDWIDTH = 40e6, 10e9

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios import Scenario
-from simulator.errors import ScenarioError
+from simulator.reading.errors import ScenarioError
 from workloads.parallelism.methods.horovod import REQUEST_BYTES, Gradient, fused_by_cycle
 
 BANDWIDTH = 10e9

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios import Scenario
-from simulator.errors import ScenarioError
+from simulator.reading.errors import ScenarioError
 
 FORWARD, BACKWARD = 1e-3, 2e-3
 PARAMETERS, BANDWIDTH, LATENCY = 40e6, 10e9, 5e-6

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios import Scenario
-from simulator.errors import ScenarioError
-from workloads.gradients.bucket import Weights
+from simulator.reading.errors import ScenarioError
+from workloads.data_parallel.buckets import Weights
 from workloads.operators.parameter import parameter_tensors
 from workloads.parallelism.methods._push_pull import parts_of
 

@@ -1,1 +1,0 @@
-"""Memory of a scenario: reserved bytes, optimal recomputation, and what is offloaded."""

@@ -1,1 +1,0 @@
-"""Commands that read files of other programs, or write them."""

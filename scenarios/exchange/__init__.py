@@ -1,0 +1,1 @@
+"""Import of configurations and launch scripts of training programs as scenarios, and export of scenarios to them."""

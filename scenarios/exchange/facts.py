@@ -1,0 +1,159 @@
+"""What the imported files say of one training run: facts by key, each with the place where it stands.
+
+Keys are those of a scenario (``training.precision``), and those of `RUN`, from which keys of a scenario follow (the
+number of GPUs, gradient accumulation, epochs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from scenarios.exchange.source_file import SourceFile
+from simulator.reading.document import Path, Position
+from simulator.reading.errors import ScenarioError
+from simulator.reading.quantities import written
+
+RUN: Mapping[str, str] = {
+    "run.program": "the training program",
+    "run.gpus": "GPUs in all",
+    "run.nodes": "nodes",
+    "run.gpus_per_node": "GPUs of a node",
+    "run.inventory": "the parts of a server",
+    "run.accumulation": "micro-batches of a replica and step",
+    "run.micro_batches": "micro-batches of a pipeline order",
+    "run.replica_batch_size": "samples of a replica and step, without accumulation",
+    "run.epochs": "passes over the data set",
+    "run.dataset_samples": "samples of the data set",
+    "run.iterations": "steps of the whole run",
+    "run.positions": "rows of a learned table of positions",
+    "run.bucket_elements": "elements of a bucket of gradients",
+    "run.dp": "replicas",
+    "run.replicated": "groups of replicas that each shard all states",
+    "run.shards_in_node": "the replicas of a node shard all states",
+    "run.optimizer_instances": "groups of replicas that each share the optimizer states",
+    "run.layers_per_stage": "layers of a virtual stage, embedding and logits counted as one each",
+    "run.compiled": "torch.compile is on",
+}
+"""Facts that are no keys of a scenario."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A *value*, the *position* where it stands, and where it is *from* in words.
+
+    *given*: False for a default of the program, or a limit, which gives way to what another file says.
+    """
+
+    value: Any
+    position: Position
+    source: str
+    given: bool = True
+
+
+@dataclass
+class Facts:
+    """*found*: the facts by key. *assumed*: sentences about what no file says. *remarks*: what the user should know
+    besides. *followed*: files that other files name. *nested*: they are
+    those of a file that another one names. *sweeps*: measured collectives."""
+
+    found: dict[str, Fact] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    followed: list[SourceFile] = field(default_factory=list)
+    nested: bool = False
+    sweeps: list[SourceFile] = field(default_factory=list)
+
+    def follow(self, source: SourceFile) -> None:
+        """Note that another file names *source*, so that what is not read of it is listed too."""
+        self.followed.append(source)
+
+    def give(
+        self,
+        key: str,
+        value: Any,
+        source: SourceFile,
+        *path: str,
+        how: str = "",
+        given: bool = True,
+        over: bool = False,
+    ) -> None:
+        """Take *value* for *key*, which stands at *path* of *source*; None is no value. *how* it follows, in words.
+
+        A fact that is given takes the place of one that is not; *over*: also of one that is. Raises `ScenarioError` if
+        two facts are given and differ.
+        """
+        if value is None:
+            return
+        position = source.document.position(path)
+        fact = Fact(value, position, source.cited(path, how), given)
+        known = self.found.get(key)
+        if known is None or over or (given and not known.given):
+            self.found[key] = fact
+        elif given and known.given and known.value != value:
+            raise source.error(
+                path, f"gives {key} = {_short(value)}, but {known.source} gives {_short(known.value)}", _CONTRADICTION
+            )
+
+    def default(self, key: str, value: Any, source: SourceFile, program: str) -> None:
+        """Take *value* for *key* as the default of the *program* that *source* configures, unless a file gives it."""
+        if key not in self.found:
+            self.found[key] = Fact(
+                value, replace(source.document.position(()), source=""), f"default of {program}", False
+            )
+
+    def assume(self, key: str, value: Any, why: str) -> None:
+        """Take *value* for *key*, which no file gives, and say *why*."""
+        self.found[key] = Fact(value, Position(), f"assumed: {why}", False)
+        self.assumed.append(f"{key}: {_short(value)}; {why}")
+
+    def option(self, key: str, value: Any, option: str) -> None:
+        """Take *value* for *key* from the command line's *option*, whatever the files say."""
+        if value is not None:
+            self.found[key] = Fact(value, Position(option=f"{option} {value}", key=tuple(key.split("."))), option)
+
+    def follows(self, source: str, key: str, value: Any, how: str) -> None:
+        """Take *value* for *key*; *how* it follows from the fact *source*, in words."""
+        known = self.found[source]
+        self.found[key] = replace(known, value=value, source=f"{known.source}, {how}" if how else known.source)
+
+    def drop(self, key: str, why: str) -> None:
+        """Leave out the fact *key*, which the scenario cannot say, and remark *why*."""
+        fact = self.found.pop(key)
+        self.remarks.append(f"{fact.source}: {why}")
+
+    def value(self, key: str) -> Any:
+        """Return the value of *key*; None if there is none."""
+        fact = self.found.get(key)
+        return None if fact is None else fact.value
+
+    def whole(self, key: str) -> int | None:
+        """Return the whole number of *key*; None if there is none."""
+        value = self.value(key)
+        return value if isinstance(value, int) else None
+
+    def below(self, prefix: str) -> Mapping[str, Fact]:
+        """Return the facts with keys that begin with *prefix* and a dot, without these."""
+        return {key[len(prefix) + 1 :]: fact for key, fact in self.found.items() if key.startswith(f"{prefix}.")}
+
+    def error(self, key: str, message: str, hint: str = "") -> ScenarioError:
+        """Return an error at the place of *key*."""
+        from_file = self.found.get(key)
+        position = from_file.position if from_file else Position()
+        place = f"{position.file}:{position.line}:{position.column}: " if position.file else ""
+        place = f"{position.option}: " if position.option else place
+        shown = f"\n{position.line:>4} | {position.source}" if position.file and position.source.strip() else ""
+        return ScenarioError(f"{place}{message}{shown}" + (f"\n     help: {hint}" if hint else ""))
+
+
+_CONTRADICTION = "the files are of different runs, or one is out of date; leave one of them out"
+
+
+def _short(value: Any) -> str:
+    return written(value) if isinstance(value, str) else f"{value}"[:60]
+
+
+def path_of(key: str) -> Path:
+    """Return the path of a dotted *key* of a scenario."""
+    return tuple(key.split("."))

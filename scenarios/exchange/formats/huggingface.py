@@ -1,0 +1,47 @@
+"""Hugging Face's ``config.json``: the sizes of a model, by its family."""
+
+from __future__ import annotations
+
+from scenarios.exchange.facts import Facts
+from scenarios.exchange.source_file import SourceFile
+from workloads.architectures.huggingface_config import TEXT, keys_read, model_section, text_part
+from workloads.architectures.model_keys import is_config
+
+ENCODERS = ("vision_config", "audio_config")
+"""Parts of a model beside its text model."""
+
+
+def recognises(source: SourceFile) -> bool:
+    """Return whether *source* is a ``config.json``."""
+    return not source.script and is_config(source.document)
+
+
+def read(source: SourceFile, facts: Facts) -> None:
+    """Read the model. Raises `ScenarioError` for a family, or a value, that no model of clustersim has."""
+    section = model_section(source.document)
+    inside = () if text_part(source.document) is source.document else (TEXT,)
+    for at in {(), inside}:
+        source.taken |= {(*at, key) for key in keys_read(source.document)}
+        source.ignore("huggingface", *at)
+        # a feature that is off
+        own = source.section(*at) if at else source.data
+        source.without_effect |= {(*at, key) for key, value in own.items() if value is None or value is False}
+    for part in ENCODERS:
+        if inside and source.take(part):
+            facts.remarks.append(f"{part}: only the text model is read, without this encoder")
+    places = _places(source)
+    for key, value in section.data.items():
+        limit = key == "seq_length"
+        place = places.get(key, ("model_type",))
+        how = "the longest sequence of the model" if limit else "" if key in places else "by the family"
+        facts.give(f"model.{key}", value, source, *(place if source.has(*place) else ()), how=how, given=not limit)
+    if "position_rows" not in section.data:
+        place = places.get("seq_length", ("model_type",))
+        facts.give("run.positions", section.data["seq_length"], source, *place)
+
+
+def _places(source: SourceFile) -> dict[str, tuple[str, ...]]:
+    """Return the path in the file by the key of the section that it gives."""
+    keys = {position: tuple(map(str, path)) for path, position in source.document.positions.items() if path}
+    found = model_section(source.document).positions
+    return {str(path[0]): keys[position] for path, position in found.items() if path and position in keys}

@@ -1,0 +1,17 @@
+"""``nvidia-smi topo -m``: the GPUs, NICs and links of a server."""
+
+from __future__ import annotations
+
+from scenarios.exchange.facts import Facts
+from scenarios.exchange.source_file import SourceFile
+from topologies import inventory_files
+
+
+def recognises(source: SourceFile) -> bool:
+    """Return whether *source* is a topology of nvidia-smi."""
+    return not source.data and inventory_files.is_topology(source.text)
+
+
+def read(source: SourceFile, facts: Facts) -> None:
+    """Read the server. Raises `CalibrationError` with file and line."""
+    facts.give("run.inventory", inventory_files.read_nvidia_smi(source.text, source.name), source)

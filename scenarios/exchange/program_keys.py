@@ -1,0 +1,134 @@
+"""Arguments of training programs: the scenario key that says the same, or none if an argument has no effect.
+
+Each program has a table of these, which its import and its export share. What several arguments say together, such as
+the layers of pipeline stages, is read and written by functions beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from simulator.reading.yaml_and_json import read
+
+
+class Settings(Protocol):
+    """What a file gives for the arguments of a program; None if it does not give an argument."""
+
+    def whole(self, key: str, least: int = 1) -> int | None:
+        """The whole number of *key*. Raises `ScenarioError` for any other value."""
+
+    def number(self, key: str) -> float | None:
+        """The number of *key*. Raises `ScenarioError` for any other value."""
+
+    def word(self, key: str) -> str | None:
+        """The word of *key*. Raises `ScenarioError` for a list or a mapping."""
+
+    def flag(self, key: str) -> bool | None:
+        """Whether *key* is given and not false."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number, *least* or above. *flag*: its name there. *key*: its dotted key here."""
+
+    flag: str
+    key: str
+    least: int = 1
+
+    def read(self, settings: Settings) -> int | None:
+        """The value of the key; None if it is not given."""
+        return settings.whole(self.flag, self.least)
+
+    def text(self, value: Any) -> str | None:
+        """What stands there for *value*; None if nothing does."""
+        return None if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number, 0 or above; otherwise as `Whole`."""
+
+    flag: str
+    key: str
+
+    def read(self, settings: Settings) -> float | None:
+        """The value of the key; None if it is not given."""
+        return settings.number(self.flag)
+
+    def text(self, value: Any) -> str | None:
+        """What stands there for *value*; None if nothing does."""
+        return f"{value:g}" if isinstance(value, int | float) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag without a value. If it is given, the key has the value *means*. *written*: false if it is read only."""
+
+    flag: str
+    key: str
+    means: Any = True
+    written: bool = True
+
+    def read(self, settings: Settings) -> Any:
+        """The value of the key; None if it is not given."""
+        return self.means if settings.flag(self.flag) else None
+
+    def text(self, value: Any) -> str | None:
+        """An empty text if the flag stands there for *value*; None if not."""
+        return "" if self.written and value == self.means and type(value) is type(self.means) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One of *words*, by which the value of the key goes; the first word with a value is written."""
+
+    flag: str
+    key: str
+    words: Mapping[str, Any]
+
+    def read(self, settings: Settings) -> Any:
+        """The value of the key; None if it is not given, or if the word is unknown."""
+        return self.words.get(settings.word(self.flag) or "")
+
+    def text(self, value: Any) -> str | None:
+        """What stands there for *value*; None if nothing does."""
+        return next((word for word, known in self.words.items() if known == value), None)
+
+
+Key = Whole | Number | Flag | Word
+
+
+def argument(key: Key, value: Any) -> list[str]:
+    """The words of a command line that say *value*; none if nothing does.
+
+    >>> argument(Whole("num_layers", "model.num_layers"), 24), argument(Given("add_qkv_bias", "model.add_qkv_bias"), 0)
+    (['--num-layers 24'], [])
+    """
+    text = key.text(value)
+    return [] if text is None else [f"--{key.flag.replace('_', '-')} {text}".rstrip()]
+
+
+def setting(key: Key, value: Any) -> dict[str, Any]:
+    """The setting of a section that says *value*, by its name within the section; none if nothing does.
+
+    >>> setting(Whole("training.seq_len", "model.seq_length"), 2048), setting(Given("x.y", "z"), False)
+    ({'seq_len': 2048}, {})
+    """
+    text = key.text(value)
+    name = key.flag.rpartition(".")[2]
+    return {} if text is None else {name: text if isinstance(key, Word) else True if isinstance(key, Flag) else value}
+
+
+@cache
+def _lists() -> dict[str, Any]:
+    return read(Path(__file__).with_suffix(".yaml")).data
+
+
+def without_effect(program: str) -> Sequence[str]:
+    """Return the keys of *program*, a key of the file."""
+    keys: Sequence[str] = _lists()[program]
+    return keys

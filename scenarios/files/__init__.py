@@ -1,1 +1,0 @@
-"""Files that a run leaves behind: its folder, its numbers, its charts."""

@@ -1,1 +1,0 @@
-"""Planning: which strategy to choose for a model on a cluster."""

@@ -1,0 +1,194 @@
+"""The charts of a result: `Result.plot` returns their figures, and `clustersim plot` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from scenarios.build.built import BuiltScenario
+from scenarios.build.explanation import check_trains
+from scenarios.build.memory_need import reserved_memory
+from scenarios.results.activation_map import activations_chart, axes_of
+from scenarios.results.operator_profile import Profile, Row, bounds, profile
+from scenarios.results.result import Result
+from scenarios.results.run_folder import CHARTS, OF_COLLECTIVES, OF_TRAINING, WITHOUT_RUN
+from scenarios.results.step_numbers import StepNumbers
+from scenarios.results.titles import chart_title, place_title
+from scenarios.results.variant_points import sweep
+from simulator.charts import figures as plot
+from simulator.charts.bars import Bar, breakdown_bars, operators_chart
+from simulator.charts.canvas import Window, style
+from simulator.charts.collective_steps import steps_chart
+from simulator.charts.gantt import MOST_PANELS, PANELS, variants_chart
+from simulator.charts.memory import Held, states_chart
+from simulator.charts.sweep import sweep_chart
+from simulator.charts.variation import repeats_chart
+from simulator.network.library import tuner
+from simulator.network.step import Group, Step
+from simulator.reading.errors import ScenarioError
+from simulator.reading.files import file_stems
+from simulator.reading.units import show
+from simulator.reading.validation import listed, near
+
+
+def panels(profile: Profile) -> dict[str, list[Bar]]:
+    """Return the bars of *profile* by the title of their panel."""
+    return {
+        "by operator": _bars(profile.by_operator()),
+        "by elementary operation": _bars(profile.by_operation()),
+        "by class of operation": _bars(profile.by_class()),
+    }
+
+
+def _bars(rows: Mapping[str, Row]) -> list[Bar]:
+    return [Bar(name, row.by_phase, _told(row)) for name, row in rows.items() if row.seconds]
+
+
+def _told(row: Row) -> str:
+    saved = f"; saves {show(row.saved, 'size', 3)}" if row.saved else ""
+    bound = bounds(row)
+    return f"bound by {bound}{saved}" if bound != "given" else f"given{saved}"
+
+
+def check(scenario: BuiltScenario, chart: str) -> None:
+    """Raise `ScenarioError` if there is no *chart* of a run of *scenario*."""
+    known = (*CHARTS, *WITHOUT_RUN)
+    if chart not in known:
+        hint = near(chart, known)
+        raise ScenarioError(f'there is no chart "{chart}"; draw {listed(known)}' + (f"; {hint}" if hint else ""))
+    if chart in OF_COLLECTIVES and any(one.specification.collective is None for one in _every(scenario)):
+        raise ScenarioError(
+            f"{scenario.name} trains a model; {chart} are those of one collective, e.g. "
+            f"clustersim plot allreduce_dgx_a100 {chart}"
+        )
+    if chart in OF_TRAINING:
+        for one in _every(scenario):
+            check_trains(one, OF_TRAINING[chart])
+
+
+def _every(scenario: BuiltScenario) -> list[BuiltScenario]:
+    return list(scenario.variants.values()) or [scenario]
+
+
+def draw_result(
+    result: Result, chart: str, path: Path, ranks: Sequence[int] | None, window: Window | None
+) -> Iterator[Path]:
+    """Draw *chart* of *result* to *path* and yield the files.
+
+    Several timelines share one figure if the chart can hold them; else each has a file, with its name added.
+    """
+    drawn = figures(result, chart, ranks, window)
+    stems = file_stems(drawn)
+    for name, make in drawn.items():
+        target = path if len(drawn) == 1 else path.with_name(f"{path.stem}_{stems[name]}{path.suffix}")
+        plot.write(make(), target)
+        yield target
+
+
+def figures(
+    result: Result, chart: str, ranks: Sequence[int] | None = None, window: Window | None = None, title: str = ""
+) -> dict[str, Callable[[], plot.Figure]]:
+    """Return functions that draw the figures of *chart*: one for all runs of *result*, or one for each by name.
+
+    *title* replaces the title, which tells what ran where.
+    """
+    check(result.scenario, chart)
+    whole, several = title or chart_title(result), len(result.runs) > 1
+    if chart == "sweep":
+        return {"": lambda: _styled(sweep_chart, sweep(result), whole)}
+    if chart == "states":
+        return {"": lambda: _styled(states_chart, _held(result), whole)}
+    if chart == "breakdown" and several and result.breakdowns:
+        return {"": lambda: _styled(breakdown_bars, result.breakdowns, whole)}
+    if chart in PANELS and 1 < len(result.runs) <= MOST_PANELS:
+        return {"": lambda: _styled(variants_chart, result.timelines, chart, ranks, window, whole)}
+    return _each(result, chart, ranks, window, title)
+
+
+def _styled(chart: Callable[..., plot.Figure], *arguments: Any) -> plot.Figure:
+    with style():
+        return chart(*arguments)
+
+
+def files_of(result: Result, chart: str) -> int:
+    """Return how many files `draw_result` draws at most; 0 for one, whose progress is not known."""
+    several = len(result.runs)
+    joined = chart in ("sweep", "states", "breakdown") or (chart in PANELS and several <= MOST_PANELS)
+    return 0 if several == 1 or joined else several
+
+
+def _each(
+    result: Result, chart: str, ranks: Sequence[int] | None, window: Window | None, title: str
+) -> dict[str, Callable[[], plot.Figure]]:
+    """Return a function for each run of *result* that draws *chart* of it."""
+    runs = {name: one for name, one in result.runs.items() if chart != "repeats" or one.repeats}
+    if not runs:
+        raise ScenarioError(
+            "there are no repeats to draw; give e.g. --set simulation.repeats=20 --set simulation.jitter=0.02"
+        )
+    of = result.scenario.name
+    if chart == "activations":
+        return {
+            name: partial(activations_chart, one.scenario, axes_of(one.scenario), title) for name, one in runs.items()
+        }
+    if chart == "repeats":
+        return {
+            name: partial(_styled, repeats_chart, one.repeats[name], title or place_title(one, of))
+            for name, one in runs.items()
+        }
+    return {
+        name: partial(_of_run, one, chart, ranks, window, title or chart_title(one, of)) for name, one in runs.items()
+    }
+
+
+def _of_run(result: Result, chart: str, ranks: Sequence[int] | None, window: Window | None, title: str) -> plot.Figure:
+    """Return *chart* of *result*, a single run."""
+    timeline = result.timeline
+    if chart == "steps":
+        return _styled(steps_chart, *_steps(result), title)
+    if chart == "operators":
+        return _styled(operators_chart, panels(profile(result.scenario, timeline)), title)
+
+    def reserved(rank: int) -> float:
+        """All ranks are drawn with the fragmentation of the fullest one."""
+        return sum(reserved_memory(result.scenario, timeline.schedule, rank, activations=activations).values())
+
+    activations = 0.0
+    if isinstance(result, StepNumbers):
+        activations = result.memory.peak.by_category.get("activations", 0.0)
+    held = reserved if isinstance(result, StepNumbers) else None
+    return plot.figure(timeline, chart, ranks=ranks, window=window, title=title, reserved=held)
+
+
+BASIC = {"all_reduce": ("ring", "tree")}
+"""Algorithms of a collective that are drawn beside those that ran, as lectures compare them."""
+
+
+def _steps(result: Result) -> tuple[dict[str, list[Step]], int, float]:
+    """Return the steps of the algorithms of a collective by name, its ranks, and its greatest vector in bytes.
+
+    One channel is drawn: the others do the same with their parts of the vector, in other orders of the ranks.
+    """
+    timeline, collective = result.timeline, result.scenario.specification.collective
+    assert collective is not None and timeline.cluster is not None
+    places: dict[int | str, list[int]] = {}
+    for rank in timeline.gpu_ranks:
+        places.setdefault(timeline.cluster.node_of(timeline.devices[rank]), []).append(rank)
+    size, nbytes = len(timeline.gpu_ranks), max(collective.size)
+    group = Group(size, tuple(map(tuple, places.values())))
+    ran = [name for (_, kind, _), (name, _) in timeline.algorithms.items() if kind == collective.kind]
+    names = dict.fromkeys([*ran, *BASIC.get(collective.kind, ())])
+    return {name: tuner.steps(name, collective.kind, group, nbytes, 0) for name in names}, size, nbytes
+
+
+def _held(result: Result) -> dict[str, Held]:
+    """Return the peak memory of each run of *result*, with the reserved memory of its fullest GPU."""
+    steps = {name: one for name, one in result.runs.items() if isinstance(one, StepNumbers)}
+    if not steps:
+        raise ScenarioError(f"{result.scenario.name} measures a collective; it has no memory to draw")
+    return {
+        name: Held({**one.memory.peak.by_category, "reserved": sum(one.reserved.values())}, one.capacity)
+        for name, one in steps.items()
+    }

@@ -1,1 +1,0 @@
-"""What is done to gradients in a step, as results report it."""

@@ -1,0 +1,189 @@
+"""Simulation of a scenario, its variants, and the broadcast before the first step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from scenarios.build.network import check_algorithms, network_of
+from simulator.hardware.cluster import Cluster
+from simulator.network.library.communicator import Communicator
+from simulator.reading.errors import ClusterError
+from simulator.schedule.gc_paused import gc_paused
+from simulator.schedule.schedule import Schedule
+
+if TYPE_CHECKING:
+    from scenarios.build.built import BuiltScenario
+    from scenarios.results.result import Result
+    from scenarios.results.result_kinds import StepResult
+    from simulator.analysis.timeline import Timeline
+    from simulator.engine.interface.variation import Variation
+    from simulator.engine.simulate import Simulation
+
+log = logging.getLogger(__name__)
+
+MANY_OPS = 200_000_000
+"""A simulation of more ops says how long it takes before it begins: half a minute or more."""
+
+OPS_PER_SECOND = 6e6
+"""Of the compiled engine on one processor without contention, the fastest case."""
+
+Watch = Callable[["Simulation"], Any]
+"""A function that is called with each simulation before it starts; `Simulation.fraction` is then its progress."""
+
+
+def run(scenario: BuiltScenario, watch: Watch | None = None, network: Communicator | None = None) -> Result:
+    """Return the result of *scenario*, or of each of its variants if it has any.
+
+    *network*: its `communicator`, if there is one already.
+    """
+    if scenario.variants:
+        from scenarios.results.result_kinds import VariantsResult
+
+        return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
+    with gc_paused():
+        return _run(scenario, watch, network or communicator(scenario))
+
+
+def simulations(scenario: BuiltScenario) -> int:
+    """Return how many simulations `run` makes, as *watch* counts them: repeats are parts of one."""
+    if scenario.variants:
+        return sum(map(simulations, scenario.variants.values()))
+    return 2 if scenario.specification.collective is None and scenario.broadcasts else 1
+
+
+def _run(scenario: BuiltScenario, watch: Watch | None, network: Communicator) -> Result:
+    from scenarios.results.result_kinds import StepResult
+
+    begin = perf_counter()
+    with _cluster_faults(scenario):
+        check_algorithms(scenario.schedule(), network, scenario.document)
+        simulation = _simulation(scenario, scenario.schedule(), watch, network)
+        timeline = simulation.run()
+        if scenario.specification.collective is not None:
+            from scenarios.results.result_kinds import CollectiveResult
+
+            return CollectiveResult(scenario, timeline, perf_counter() - begin, _host_seconds(scenario, network))
+        options = scenario.specification.simulation
+        others: Sequence[float] = ()
+        if options.repeats > 1:
+            from simulator.engine.repeats import step_times
+
+            others = step_times(simulation, range(options.seed + 1, options.seed + options.repeats))
+        blame = _blamed(simulation, timeline, options.repeats)
+    first = scenario.initial()
+    broadcast = simulated(scenario, first, watch, network).makespan if first is not None else 0.0
+    times = (timeline.step_time, *others)
+    result = StepResult(scenario, timeline, perf_counter() - begin, broadcast, times, blame)
+    return replace(result, whole_step=_whole_step(result, network))
+
+
+def _whole_step(result: StepResult, network: Communicator) -> float:
+    """Seconds of a step that sends whole gradients; 0 if training has none, or if its length is not known."""
+    if not result.compression or not result.compression.warm_up or not result.steps:
+        return 0.0
+    plain = result.scenario.changed({"parallelism.data.compression": None}, "no compression in the first steps")
+    plain = plain.with_software(result.scenario.software)
+    return simulated(plain, plain.schedule(), network=network).step_time
+
+
+MOST_BLAMED, MOST_BLAMED_OPS = 10, 100_000
+"""Repeats of which the critical path is found, and the size of a simulation up to which it is."""
+
+
+def _blamed(simulation: Simulation, first: Timeline, repeats: int) -> dict[int, int]:
+    """Return the ranks that the others wait for in the first repeats; none without repeats, and of large runs."""
+    if repeats == 1 or simulation.ops > MOST_BLAMED_OPS:
+        return {}
+    from simulator.analysis.critical_path import blamed
+
+    seed = simulation.variation.seed
+    seeds = range(seed + 1, seed + min(repeats, MOST_BLAMED))
+    return blamed([first, *(simulation.with_seed(one).run() for one in seeds)])
+
+
+def simulated(
+    scenario: BuiltScenario,
+    schedule: Schedule,
+    watch: Watch | None = None,
+    network: Communicator | None = None,
+) -> Timeline:
+    """Simulate *schedule* on the cluster of *scenario*, with its software and variation.
+
+    *network* replaces the scenario's own if given.
+    """
+    with _cluster_faults(scenario):
+        return _simulation(scenario, schedule, watch, network or communicator(scenario)).run()
+
+
+def _simulation(scenario: BuiltScenario, schedule: Schedule, watch: Watch | None, network: Communicator) -> Simulation:
+    from scenarios.build.network import conditions
+    from simulator.engine.simulate import Simulation
+    from simulator.schedule.check import check
+
+    check(schedule)
+    options = scenario.specification.simulation
+    simulation = Simulation(
+        schedule,
+        network,
+        scenario.software,
+        variation(scenario),
+        fold=options.fold,
+        engine=options.engine,
+        conditions=conditions(scenario.specification, network.cluster, scenario.document),
+    )
+    if simulation.ops > MANY_OPS:
+        seconds = simulation.ops / OPS_PER_SECOND
+        log.warning("%s ops are simulated one by one: %.0f s or more", f"{simulation.ops:,}", seconds)
+    if watch is not None:
+        watch(simulation)
+    return simulation
+
+
+@contextmanager
+def _cluster_faults(scenario: BuiltScenario) -> Iterator[None]:
+    try:
+        yield
+    except ClusterError as error:
+        raise scenario.document.error(("cluster",), str(error)) from None
+
+
+def communicator(scenario: BuiltScenario, cluster: Cluster | None = None) -> Communicator:
+    """Return the network of *scenario* on its cluster, or on *cluster* (`network_of`)."""
+    with _cluster_faults(scenario):
+        return network_of(scenario.specification, cluster or scenario.cluster(), scenario.derived.devices)
+
+
+def _host_seconds(scenario: BuiltScenario, network: Communicator) -> dict[float, float]:
+    """By size of the vector, the time in which one process launches the collective on all GPUs; empty for processes."""
+    benchmark = scenario.specification.collective
+    if benchmark is None or benchmark.driver != "one_process":
+        return {}
+    ranks, sms = tuple(range(scenario.derived.ranks)), network.cluster.accelerator(network.devices[0]).sms
+    plans = {size: network.collective(benchmark.kind, "all", ranks, size, benchmark.root) for size in benchmark.size}
+    return {size: network.transport.host_seconds(len(ranks), plan.sms * sms) for size, plan in plans.items()}
+
+
+def variation(scenario: BuiltScenario) -> Variation:
+    """Return how computing times of *scenario* vary."""
+    from simulator.engine.interface.variation import Distribution, Pauses, Spells, Variation
+
+    options = scenario.specification.simulation
+    stragglers = {straggler.rank: straggler.slowdown for straggler in options.slow_ranks}
+    section = options.variation
+    if section is None:
+        return Variation(options.seed, options.jitter, stragglers, options.spread)
+    spells, pauses = section.spells, section.pauses
+    return Variation(
+        options.seed,
+        section.op.build() if section.op else 0.0,
+        stragglers,
+        section.gpu.build() if section.gpu else 0.0,
+        section.step.build() if section.step else Distribution(),
+        Spells(spells.probability, spells.steps, spells.slowdown) if spells else None,
+        Pauses(pauses.probability, pauses.duration) if pauses else None,
+    )

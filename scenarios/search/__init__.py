@@ -1,0 +1,1 @@
+"""The search for a plan: planner, ranking, reasons and advice; and what the step time is sensitive to."""

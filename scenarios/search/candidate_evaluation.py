@@ -1,0 +1,298 @@
+"""Rules, bounds, estimate and simulation of candidates, as jobs of an executor; and the journal of a plan. A process
+keeps the space and the prices of a scenario, so that candidates share them.
+
+A process keeps the space and the prices of a scenario, so that candidates share them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from scenarios.alternatives.candidate import ORDER, Candidate, Rejected
+from scenarios.alternatives.space import Space
+from scenarios.build.built import BuiltScenario
+from scenarios.run import running
+from scenarios.scenario import Scenario
+from scenarios.search.estimate.estimator import Estimator
+from scenarios.search.estimate.lower_bounds import least_bytes, least_seconds
+from scenarios.specification.plan import PlanSection
+from simulator.engine.choice import numba_fault
+from simulator.reading.errors import ClusterError, ScenarioError, ScheduleError, SimulatorError
+from simulator.reading.files import UnreadableFile, read_text
+from simulator.reading.lookup import version
+from simulator.schedule.gc_paused import gc_paused
+
+Values = Mapping[str, Any]
+
+TOLD = (
+    "step_time_s",
+    "step_time_interval_s",
+    "breakdown_s",
+    "bubble_fraction",
+    "samples_per_s",
+    "tokens_per_s",
+    "mfu",
+    "memory",
+    "training",
+)
+"""The keys of a result that a plan keeps of each simulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The lower bounds of a candidate: *seconds* of a step and *nbytes* of memory; or why it is rejected.
+
+    The seconds are those of kernels alone; `times` returns better ones.
+    """
+
+    seconds: float = 0.0
+    nbytes: float = 0.0
+    kind: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """The estimate of a candidate: *seconds* (None if memory does not suffice), *nbytes*; or why it is rejected."""
+
+    seconds: float | None = None
+    nbytes: float = 0.0
+    kind: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Some candidates of the scenario in *source*, `packed`, by their *values*. *within*: bytes of a GPU."""
+
+    source: bytes
+    values: tuple[Values, ...]
+    within: float = inf
+
+
+def packed(scenario: Scenario) -> bytes:
+    """Return *scenario* as bytes, equal for equal scenarios, for a `Task`."""
+    return pickled({**scenario.source.data, "name": scenario.name})
+
+
+def pickled(data: Mapping[str, Any]) -> bytes:
+    """Return the *data* of a scenario as bytes."""
+    return pickle.dumps(dict(data))
+
+
+@lru_cache(maxsize=8)
+def unpacked(source: bytes) -> Scenario:
+    """Return the scenario of `packed` bytes."""
+    return Scenario.model_validate(pickle.loads(source))
+
+
+@lru_cache(maxsize=2)
+def _space(source: bytes) -> tuple[Space, Estimator]:
+    scenario = unpacked(source)
+    return Space(scenario), Estimator(scenario)
+
+
+def bounds(task: Task) -> list[Bound]:
+    """Return the lower bounds of each candidate of *task*."""
+    with gc_paused():
+        return [_bound(*_space(task.source), Candidate(values)) for values in task.values]
+
+
+def times(task: Task) -> list[float]:
+    """Return a lower bound of the step time of each candidate of *task*, with the exchanges within layers.
+
+    The candidates must obey the rules. The bound is infinite for one that cannot be priced.
+    """
+    with gc_paused():
+        return [_priced_seconds(*_space(task.source), Candidate(values)) for values in task.values]
+
+
+def _priced_seconds(space: Space, estimator: Estimator, candidate: Candidate) -> float:
+    try:
+        return least_seconds(estimator, space.variant(candidate))
+    except (ClusterError, ScenarioError, ScheduleError):
+        return inf
+
+
+def _bound(space: Space, estimator: Estimator, candidate: Candidate) -> Bound:
+    try:
+        variant = space.variant(candidate)
+        return Bound(least_seconds(estimator, variant, computing=True), least_bytes(estimator, variant))
+    except Rejected as rejected:
+        return Bound(kind=rejected.kind, why=rejected.why)
+    except (ClusterError, ScenarioError, ScheduleError) as error:
+        return Bound(kind=ORDER, why=str(error).partition("\n")[0])
+
+
+def estimates(task: Task) -> list[Priced]:
+    """Return the estimate of each candidate of *task*, which must obey the rules."""
+    space, estimator = _space(task.source)
+    found = []
+    with gc_paused():
+        for values in task.values:
+            variant = space.variant(Candidate(values))
+            try:
+                one = estimator.estimate(variant, task.within)
+                found.append(Priced(one.seconds, one.need.nbytes))
+            except (ScenarioError, ScheduleError) as error:
+                found.append(Priced(kind=ORDER, why=str(error).partition("\n")[0]))
+    return found
+
+
+def simulations(task: Task) -> list[dict[str, Any]]:
+    """Return the result of each candidate of *task*, simulated: `TOLD`, ``software`` and ``need_bytes``."""
+    space, estimator = _space(task.source)
+    return [simulated(space.variant(Candidate(values)), estimator) for values in task.values]
+
+
+def simulated(scenario: BuiltScenario, estimator: Estimator | None = None) -> dict[str, Any]:
+    """Return the numbers of *scenario* that a plan keeps; the compiled engine has been loaded for its estimate.
+
+    Model and network are those of *estimator*, if it is given.
+    """
+    network = None
+    if estimator is not None:
+        scenario.__dict__["model"] = estimator.model(scenario)
+        network = estimator.network(scenario.derived).communicator
+    simulation = scenario.specification.simulation
+    if simulation.engine == "auto" and not numba_fault():
+        compiled = simulation.model_copy(update={"engine": "compiled"})
+        scenario = scenario.varied(scenario.specification.model_copy(update={"simulation": compiled}))
+    summary = running.run(scenario, network=network).summary()
+    told = {key: summary[key] for key in TOLD if key in summary}
+    memory = told["memory"]
+    parts: Mapping[str, float] = told["breakdown_s"]
+    exposed = sum(seconds for part, seconds in parts.items() if part.startswith("exposed_"))
+    return {
+        **told,
+        "software": scenario.stack,
+        "exposed_s": exposed,
+        "need_bytes": memory["peak_bytes"] + memory["reserved_bytes"],
+    }
+
+
+def objective_fault(scenario: Scenario, plan: PlanSection) -> str:
+    """Return why the objective of *plan* cannot be computed for *scenario*; empty if it can."""
+    training, cost = scenario.specification.training, scenario.specification.cost
+    if plan.objective in ("step_time", "memory") or training is None:
+        return ""
+    if not training.tokens and not training.samples:
+        return f"{plan.objective} is of a whole training run: give training.tokens, or samples"
+    if plan.objective == "energy":
+        powers = [gpu.power for gpu in scenario.cluster().count(scenario.derived.devices)]
+        known = (cost is not None and cost.gpu_power) or all(powers)
+        return "" if known else "energy needs the power of a GPU: give cost.gpu_power, e.g. 700 W"
+    if cost is None or not cost.gpu_hour:
+        return f"{plan.objective} needs a price: give cost.gpu_hour"
+    if plan.objective == "tokens_per_currency" and not training.tokens:
+        return "tokens_per_currency counts tokens: give training.tokens"
+    return ""
+
+
+def value(objective: str, result: Mapping[str, Any], tokens: float = 0.0) -> float:
+    """Return what *objective* makes least of a simulated *result*.
+
+    >>> value("tokens_per_currency", {"training": {"cost": 2.0}}, 8.0)
+    -4.0
+    """
+    match objective:
+        case "memory":
+            return float(result["need_bytes"])
+        case "cost":
+            return float(result["training"]["cost"])
+        case "energy":
+            return float(result["training"]["energy_mwh"])
+        case "tokens_per_currency":
+            return -tokens / float(result["training"]["cost"])
+    return float(result["step_time_s"])
+
+
+def chunks(values: Sequence[Values], size: int) -> list[tuple[Values, ...]]:
+    """Return *values* in runs of *size*."""
+    return [tuple(values[begin : begin + size]) for begin in range(0, len(values), size)]
+
+
+NAME = "journal.jsonl"
+
+MOST_BYTES = 2**30
+"""A journal of 100,000 candidates has some 50 MB."""
+
+
+class Journal:
+    """The journal in *folder*, of the plan with that *source* (`judging.packed`); None: in memory alone.
+
+    The first line names version and plan. Raises `ScenarioError` if the folder has the journal of another plan.
+    """
+
+    def __init__(self, folder: Path | None, source: bytes) -> None:
+        self.path = folder / NAME if folder else None
+        self.estimated: dict[str, Priced] = {}
+        self.simulated: dict[str, dict[str, Any]] = {}
+        head = {"clustersim": version(), "plan": hashlib.sha256(source).hexdigest()}
+        if self.path is None:
+            return
+        if self.path.exists():
+            self._read(self.path, head)
+        else:
+            self._append(head)
+
+    def estimate(self, candidate: Candidate, priced: Priced) -> None:
+        """Keep the estimate of *candidate*."""
+        self.estimated[candidate.key] = priced
+        self._append({"estimate": candidate.values, **asdict(priced)})
+
+    def simulation(self, candidate: Candidate, result: Mapping[str, Any]) -> None:
+        """Keep the simulated *result* of *candidate*."""
+        self.simulated[candidate.key] = dict(result)
+        self._append({"simulation": candidate.values, "result": result})
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise SimulatorError(f"cannot write {self.path}: {error.strerror or error}") from None
+
+    def _read(self, path: Path, head: Mapping[str, str]) -> None:
+        try:
+            lines = read_text(path, MOST_BYTES).splitlines()
+        except UnreadableFile as error:
+            raise ScenarioError(str(error)) from None
+        found = [_line(text) for text in lines]
+        if not found or found[0] != head:
+            raise ScenarioError(
+                f"{path}: the journal of another plan, or of another version of clustersim; give another folder"
+            )
+        for line in found[1:]:
+            # a last line that was cut off by an interrupt is None
+            if line and "estimate" in line:
+                fields = {key: line[key] for key in ("seconds", "nbytes", "kind", "why")}
+                self.estimated[Candidate(line["estimate"]).key] = Priced(**fields)
+            elif line and "simulation" in line:
+                self.simulated[Candidate(line["simulation"]).key] = line["result"]
+        if lines and found[-1] is None:
+            # what follows begins on a line of its own
+            self._append_newline(path)
+
+    def _append_newline(self, path: Path) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n")
+
+
+def _line(text: str) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) else None

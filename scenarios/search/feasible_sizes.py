@@ -1,0 +1,245 @@
+"""Two questions beside the best plan: the largest size that fits, and the fewest GPUs that train in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scenarios.alternatives.candidate import Candidate
+from scenarios.alternatives.space import Space
+from scenarios.build.memory_need import of_capacity
+from scenarios.scenario import Scenario
+from scenarios.search.planner import Judged, Planner, Unwatched, Watch
+from simulator.reading.errors import ScenarioError
+from workloads.parallelism._parallelism import divisors
+
+KEYS: Mapping[str, str] = {
+    "micro_batch_size": "training.micro_batch_size",
+    "batch": "training.global_batch_size",
+    "sequence": "model.seq_length",
+    "model": "model.num_layers",
+}
+"""What may be largest, and the key that it is."""
+
+STEPS: Mapping[str, int] = {"sequence": 1024, "model": 1}
+"""Largest sizes are found to multiples of these."""
+
+MOST = 64
+"""Times the given size; beyond it memory is taken not to limit."""
+
+TRIED = 64
+"""Candidates with the lowest bound of memory that are tried for a size."""
+
+MOST_NODES = 4096
+"""Nodes of the largest cluster that is tried."""
+
+SIXTEENTHS = range(9, 16)
+"""Numbers of nodes between two powers of two that are tried, in sixteenths of the larger one."""
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest *size* of *what* that fits, with the *candidate* that does and its simulation.
+
+    *limited*: False if memory allows even `MOST` times the given size.
+    """
+
+    what: str
+    size: int
+    judged: Judged
+    scenario: Scenario
+    within: float
+    limited: bool = True
+
+    def report(self) -> str:
+        """Return the answer as a sentence."""
+        need = of_capacity(self.judged.result["need_bytes"], self.within)
+        how = f"with {self.judged.candidate.name}: {need}, {self.judged.seconds:.4g} s a step"
+        key = KEYS[self.what]
+        if not self.limited:
+            return f"memory does not limit {key}: {self.size:,}, {MOST} times the given size, fits {how}"
+        return f"the largest {key} that fits is {self.size:,}{self._parameters()}, {how}"
+
+    def _parameters(self) -> str:
+        model = self.scenario.model
+        if self.what != "model" or model is None:
+            return ""
+        return f" ({model.parameters / 1e9:.4g} billion parameters)"
+
+    def summary(self) -> dict[str, Any]:
+        """Return the answer for `--json`."""
+        return {
+            "name": self.scenario.name,
+            "largest": KEYS[self.what],
+            "size": self.size,
+            "limited": self.limited,
+            "set": {**self.judged.candidate.settings, KEYS[self.what]: self.size},
+            "step_time_s": self.judged.seconds,
+            "need_bytes": self.judged.result["need_bytes"],
+        }
+
+
+def largest(scenario: Scenario, what: str, processes: int = 1, watch: Watch | None = None) -> Largest:
+    """Return the largest *what* (a key of `KEYS`) with which some candidate of *scenario* fits.
+
+    Raises `ScenarioError` if nothing fits.
+    """
+    found: dict[int, tuple[Planner, Candidate]] = {}
+
+    def fits(size: int) -> bool:
+        fitting = _fitting(scenario, what, size, processes, watch)
+        if fitting is not None:
+            found[size] = fitting
+        return fitting is not None
+
+    given = _given(scenario, what)
+    if what == "micro_batch_size":
+        training = scenario.specification.training
+        assert training is not None
+        batch = training.global_batch_size
+        size = next((one for one in reversed(divisors(batch, batch)) if fits(one)), 0)
+        limited = size < batch
+    else:
+        size, limited = greatest(fits, given, STEPS.get(what, given))
+    if not size:
+        raise ScenarioError(f"no candidate fits with any {KEYS[what]}: more GPUs are needed")
+    planner, candidate = found[size]
+    return Largest(what, size, planner.simulate([candidate])[0], planner.scenario, planner.within, limited)
+
+
+def greatest(fits: Callable[[int], bool], given: int, step: int) -> tuple[int, bool]:
+    """Return the greatest multiple of *step* that *fits*, and whether it is below `MOST` times *given*; 0 if none does.
+
+    What fits, fits for all smaller sizes.
+
+    >>> greatest(lambda size: size <= 700, 128, 64), greatest(lambda size: True, 2, 2)
+    ((640, True), (128, False))
+    """
+    low, high = 0, max(1, given // step)
+    most = high * MOST
+    while high <= most and fits(high * step):
+        low, high = high, 2 * high
+    if high > most:
+        return low * step, False
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle * step) else (low, middle)
+    return low * step, True
+
+
+def _given(scenario: Scenario, what: str) -> int:
+    section, _, key = KEYS[what].partition(".")
+    value = getattr(getattr(scenario.specification, section), key, None)
+    if what == "micro_batch_size":
+        return 1
+    if not isinstance(value, int):
+        raise scenario.document.error((section,), f"has no {key}, so there is no largest {what}")
+    return value
+
+
+def _fitting(
+    scenario: Scenario, what: str, size: int, processes: int, watch: Watch | None
+) -> tuple[Planner, Candidate] | None:
+    """Return a candidate that fits with that *size*; None if none does."""
+    changes: dict[str, Any] = {KEYS[what]: size}
+    if what == "micro_batch_size":
+        changes = {"plan.search": {**Space(scenario).search, what: [size]}}
+    planner = Planner(scenario.changed(changes, f"--largest {what}"), processes, watch=watch or Unwatched())
+    planner.watch.begin(f"trying {KEYS[what]} {size:,}")
+    found = planner.fitting(TRIED)
+    return (planner, found) if found else None
+
+
+@dataclass(frozen=True)
+class Fewest:
+    """The fewest *gpus* (on *nodes*) that train in *days*, with the best candidate there.
+
+    *slower*: the days of the best candidate on the next fewer nodes that were tried, by nodes.
+    """
+
+    scenario: Scenario
+    days: float
+    nodes: int
+    gpus: int
+    judged: Judged
+    slower: Mapping[int, float]
+
+    def report(self) -> str:
+        """Return the answer as sentences."""
+        taken = self.judged.result["training"]["days"]
+        first = f"{self.gpus:,} GPUs ({self.nodes:,} nodes) train in {taken:.3g} days with {self.judged.candidate.name}"
+        if not self.slower:
+            return f"{first}; fewer nodes cannot train it in {self.days:g} days"
+        nodes, days = max(self.slower.items())
+        return f"{first}; the next fewer that were tried, {nodes:,} nodes, take {days:.3g} days"
+
+    def summary(self) -> dict[str, Any]:
+        """Return the answer for `--json`."""
+        return {
+            "name": self.scenario.name,
+            "days": self.days,
+            "nodes": self.nodes,
+            "gpus": self.gpus,
+            "set": {"cluster.nodes": self.nodes, **self.judged.candidate.settings},
+            "step_time_s": self.judged.seconds,
+            "training": self.judged.result["training"],
+            "slower": {str(nodes): days for nodes, days in sorted(self.slower.items())},
+        }
+
+
+def fewest(scenario: Scenario, days: float, processes: int = 1, watch: Watch | None = None) -> Fewest:
+    """Return the fewest nodes on which a candidate trains *scenario* in *days*: a power of two, or sixteenths of one.
+
+    Raises `ScenarioError` if no number of nodes does, or if the scenario has no tokens and no number of nodes.
+    """
+    training = scenario.specification.training
+    if training is None or not (training.tokens or training.samples):
+        raise scenario.document.error(("training",), "gives no length of the run: give tokens, or samples", at_key=True)
+    if not isinstance(scenario.document.get(("cluster", "nodes")), int):
+        raise scenario.document.error(("cluster",), "has no number of nodes that could vary", at_key=True)
+    slower: dict[int, float] = {}
+    nodes = 1
+    while (best := _in_days(scenario, nodes, days, slower, processes, watch)) is None:
+        nodes *= 2
+        if nodes > MOST_NODES:
+            raise ScenarioError(f"no plan on up to {MOST_NODES:,} nodes trains in {days:g} days")
+    between = sorted({nodes * part // 16 for part in SIXTEENTHS} - {nodes}) if nodes > 1 else []
+    for fewer in (one for one in between if 2 * one > nodes):
+        if (found := _in_days(scenario, fewer, days, slower, processes, watch)) is not None:
+            nodes, best = fewer, found
+            break
+    planner, judged = best
+    gpus = len(planner.scenario.cluster().gpus)
+    return Fewest(planner.scenario, days, nodes, gpus, judged, slower)
+
+
+def _on_nodes(scenario: Scenario, nodes: int) -> Scenario:
+    """Return *scenario* on *nodes* for a plan with the same search; its own degrees need not fit there."""
+    space = Space(scenario)
+    search = dict(space.search)
+    for key in space.varying | {"pp"}:
+        search.setdefault(key, [space.given.get(key, 1)] if key == "pp" or key in space.given else None)
+    kept = {key: value for key, value in space.given.items() if key not in search}
+    changes = {
+        "cluster.nodes": nodes,
+        "parallelism": {**kept, "dp": 1},
+        "plan.search": {key: values for key, values in search.items() if values is not None},
+        "plan.simulate": 1,
+    }
+    return scenario.changed(changes, "--days")
+
+
+def _in_days(
+    scenario: Scenario, nodes: int, days: float, slower: dict[int, float], processes: int, watch: Watch | None
+) -> tuple[Planner, Judged] | None:
+    """Return the best candidate on *nodes* if it trains in *days*; else add its days to *slower*."""
+    planner = Planner(_on_nodes(scenario, nodes), processes, watch=watch or Unwatched())
+    best = planner.best()
+    if not best:
+        return None
+    taken = best[0].result["training"]["days"]
+    if taken <= days:
+        return planner, best[0]
+    slower[nodes] = taken
+    return None

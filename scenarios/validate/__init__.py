@@ -1,1 +1,0 @@
-"""Validation replays a scenario on real processes and compares the simulation with the measurement."""

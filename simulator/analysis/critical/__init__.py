@@ -1,1 +1,0 @@
-"""The critical path of a simulated timeline, the causes of spans, and the slack of every span."""

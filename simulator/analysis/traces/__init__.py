@@ -1,1 +1,0 @@
-"""Timelines as traces for Perfetto and Chrome."""

@@ -1,0 +1,165 @@
+"""Stacked bars of where the time goes: breakdowns of the ranks of one timeline or of several results, and shares of
+computing time by operator, divided by phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from simulator.analysis import metrics
+from simulator.analysis.timeline import Integers, Timeline
+from simulator.charts.canvas import (
+    PIXELS,
+    TEXT,
+    WIDTH,
+    Window,
+    columns_beside,
+    patch,
+    stacked,
+    text_width,
+    time_axis,
+    time_unit,
+)
+from simulator.charts.palette import OTHER_COMPUTE, PHASE_PAINTS, Paint, part_paint, parts_in_order
+from simulator.charts.rank_groups import Group, same_values
+from simulator.charts.rows import shown
+from simulator.reading.errors import SimulatorError
+from simulator.reading.units import show
+
+TITLE = "Step time by what it went to"
+LEAST_PIXELS = 0.5
+"""Least width of a part that is seen; less has no entry in the legend, and ranks that differ by less share a bar."""
+
+
+def breakdown_chart(
+    timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None
+) -> Figure:
+    """Return bars of the mean over all GPU ranks, and of each class of them or of *ranks*; always of the whole step."""
+    gpus = set(timeline.gpu_ranks)
+
+    def joined(classes: Mapping[int, Integers]) -> list[Group]:
+        kept = {first: ranks for first, ranks in classes.items() if first in gpus}
+        rows = {first: np.array(list(metrics.rank_breakdown(timeline, first).values())) for first in kept}
+        return same_values(rows, kept, LEAST_PIXELS * timeline.step_time / PIXELS)
+
+    seen, told = shown(timeline, ranks, join=joined)
+    bars = {"mean of all": metrics.breakdown(timeline)}
+    bars |= {name: metrics.rank_breakdown(timeline, rank) for rank, name in seen if rank in gpus}
+    return breakdown_bars(bars, title or TITLE, told)
+
+
+def breakdown_bars(breakdowns: Mapping[str, Mapping[str, float]], title: str, told: str = "") -> Figure:
+    """Return a bar for each of *breakdowns*, with its name, the sum, and values where there is room."""
+    named = dict.fromkeys(p for one in breakdowns.values() for p in one)
+    longest = max((sum(one.values()) for one in breakdowns.values()), default=0.0)
+    if not longest:
+        raise SimulatorError("nothing to draw: no time was spent")
+    least = LEAST_PIXELS * longest / PIXELS
+    parts = [p for p in parts_in_order(named) if any(one.get(p, 0.0) > least for one in breakdowns.values())]
+    entries = [patch(part_paint(part)) for part in parts]
+    height = max(0.8, min(0.42, 12.0 / len(breakdowns)) * len(breakdowns))
+    figure, (axes,) = stacked([height], columns_beside(breakdowns), title, told, entries, headed=False)
+    unit, unit_name = time_unit(longest)
+    places, left = np.arange(len(breakdowns)), np.zeros(len(breakdowns))
+    for part in parts:
+        seconds, paint = np.array([one.get(part, 0.0) for one in breakdowns.values()]), part_paint(part)
+        axes.barh(places, seconds, left=left, height=0.72, color=paint.fill, edgecolor="white", linewidth=0.5)
+        for place, value, begin in zip(places.tolist(), seconds.tolist(), left.tolist(), strict=True):
+            text = f"{value / unit:.3g}"
+            if value > longest * 0.0095 * (len(text) + 0.8):
+                axes.text(begin + value / 2, place, text, color=paint.ink, fontsize=8, ha="center", va="center")
+        left += seconds
+    for place, whole in enumerate(sum(one.values()) for one in breakdowns.values()):
+        axes.text(whole + longest * 0.006, place, f"{whole / unit:.4g} {unit_name}", fontsize=8.5, va="center")
+    axes.set_yticks(places, list(breakdowns))
+    axes.set_ylim(len(breakdowns) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, longest * 1.09)
+    time_axis(axes, (0.0, longest), "step time")
+    return figure
+
+
+MOST_BARS = 16
+"""Bars of a panel at most; the rest share one."""
+BAR = 0.22
+"""Inches for a bar."""
+
+PAINTS: Mapping[str, Paint] = {
+    "forward": PHASE_PAINTS["F"],
+    "backward": PHASE_PAINTS["B"],
+    "recompute": PHASE_PAINTS["R"],
+    "optimizer": PHASE_PAINTS["O"],
+    "other": OTHER_COMPUTE,
+}
+"""By phase, in the order of the parts of a bar."""
+
+
+class Bar(NamedTuple):
+    """Seconds *by_phase* of what has this *name*; *told*: what else is written beside it."""
+
+    name: str
+    by_phase: Mapping[str, float]
+    told: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The length of the bar."""
+        return sum(self.by_phase.values())
+
+
+def operators_chart(panels: Mapping[str, Sequence[Bar]], title: str) -> Figure:
+    """Return a panel of bars, the longest first, for each of *panels*. Raises `SimulatorError` if no time was spent."""
+    whole = max((sum(bar.seconds for bar in bars) for bars in panels.values()), default=0.0)
+    if not whole:
+        raise SimulatorError("nothing to draw: nothing was computed")
+    drawn = {name: _most(bars) for name, bars in panels.items()}
+    every = [bar for bars in drawn.values() for bar in bars]
+    phases = [phase for phase in PAINTS if any(bar.by_phase.get(phase) for bar in every)]
+    columns = columns_beside(bar.name for bar in every)
+    entries = [patch(Paint(phase, *PAINTS[phase][1:])) for phase in phases]
+    told = f"{show(whole, 'time')} of computation in a step, the mean over the GPUs"
+    heights = [max(0.6, BAR * len(bars)) for bars in drawn.values()]
+    figure, axes = stacked(heights, columns, title, told, entries, headed=True)
+    room = columns / PIXELS * WIDTH
+    # the text right of a bar ends within the panel
+    longest = max(bar.seconds / (1.0 - min(0.9, (text_width(_text(bar, whole)) + 0.1) / room)) for bar in every)
+    for panel, (name, bars) in zip(axes, drawn.items(), strict=True):
+        panel.set_title(name, fontsize=9, loc="left")
+        _draw(panel, bars, phases, whole)
+    time_axis(axes[-1], (0.0, longest), "computing time of a step")
+    axes[-1].set_xlim(0.0, longest)
+    return figure
+
+
+def _most(bars: Sequence[Bar]) -> list[Bar]:
+    """Return the longest of *bars*, and one for the rest."""
+    rest = bars[MOST_BARS:]
+    if len(rest) < 2:
+        return list(bars)
+    phases = dict.fromkeys(phase for bar in rest for phase in bar.by_phase)
+    joined = {phase: sum(bar.by_phase.get(phase, 0.0) for bar in rest) for phase in phases}
+    return [*bars[:MOST_BARS], Bar(f"{len(rest)} others", joined)]
+
+
+def _draw(axes: Axes, bars: Sequence[Bar], phases: Sequence[str], whole: float) -> None:
+    """Draw *bars*, divided into *phases*, with their share of the *whole* time."""
+    for place, bar in enumerate(bars):
+        left = 0.0
+        for phase in phases:
+            seconds = bar.by_phase.get(phase, 0.0)
+            axes.barh(place, seconds, left=left, height=0.8, color=PAINTS[phase].fill)
+            left += seconds
+        axes.annotate(_text(bar, whole), (left, place), (4, 0), textcoords="offset points", fontsize=TEXT, va="center")
+    axes.set_yticks(range(len(bars)), [bar.name for bar in bars])
+    axes.set_ylim(len(bars) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+
+
+def _text(bar: Bar, whole: float) -> str:
+    """Return what stands beside *bar*."""
+    return ", ".join(filter(None, (f"{bar.seconds / whole:.1%}", show(bar.seconds, "time", 3), bar.told)))

@@ -1,0 +1,368 @@
+"""Lowering makes the arrays of a simulation from a schedule and its network, by template and with numpy, not op by op.
+
+Structure (kind, stream, dependencies, key) is stored once for each program and shared by its ranks. Requests and
+durations are stored by rank. `simulator.engine.compiled.arrays` says what the arrays hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.analysis.metrics import keys, part_of
+from simulator.engine.compiled.arrays import (
+    AMOUNT,
+    BACKGROUND_BEGIN,
+    BACKGROUND_END,
+    BUFFERED_SEND,
+    CAPACITY,
+    CHANGE,
+    COMMUNICATION,
+    DELAY,
+    DEPENDENCY,
+    ENTRY,
+    FLOW,
+    GPU,
+    HOST,
+    NONE,
+    OP,
+    OPTIONS,
+    PHASE,
+    PLAN,
+    PROGRAM,
+    QUEUE,
+    RANK,
+    RECEIVE,
+    REQUEST,
+    SERVER,
+    Array,
+    Lowered,
+)
+from simulator.engine.interface.pricing import Pricing
+from simulator.engine.interface.setup import Communication, Setup
+from simulator.network.plan import Flow, TransferPlan
+from simulator.schedule.dependencies import dependencies
+from simulator.schedule.matching import request_of
+from simulator.schedule.ops import CATEGORIES, Compute, Delay, Op, Recv, Send
+from simulator.schedule.program import Program
+
+
+def records(dtype: np.dtype[Any], rows: Sequence[tuple[Any, ...]], last: bool = True) -> Array:
+    """*rows* as records of *dtype*; with *last*, one record more, which marks the end (`simulator.engine.compiled.arrays`)."""
+    made = np.zeros(len(rows) + last, dtype)
+    made[: len(rows)] = rows
+    return made
+
+
+def plan_arrays(plans: Sequence[TransferPlan], setup: Setup) -> tuple[dict[str, Array], list[Flow]]:
+    """The arrays of *plans*, their phases, flows and entries, by name; and the flows by number, background last."""
+    numbers: dict[int, int] = {}
+    flows: list[Flow] = []
+
+    def number(flow: Flow) -> int:
+        found = numbers.setdefault(id(flow), len(flows))
+        if found == len(flows):
+            flows.append(flow)
+        return found
+
+    plan_table = np.zeros(len(plans) + 1, PLAN)
+    plan_table["sms"][:-1] = [plan.sms for plan in plans]
+    plan_table["delivery"][:-1] = [plan.delivery for plan in plans]
+    plan_table["first_phase"][1:] = np.cumsum([len(plan.phases) for plan in plans])
+    every_phase = [phase for plan in plans for phase in plan.phases]
+    phases = np.zeros(len(every_phase) + 1, PHASE)
+    phases["contended"][:-1] = [phase.contended for phase in every_phase]
+    phases["latency"][:-1] = [phase.latency for phase in every_phase]
+    phases["nbytes"][:-1] = [phase.nbytes for phase in every_phase]
+    phases["first_flow"][1:] = np.cumsum([len(phase.flows) for phase in every_phase])
+    phase_flows = np.array([number(flow) for phase in every_phase for flow in phase.flows], np.int64)
+    for traffic in setup.background:
+        number(traffic.flow)
+    flow_table = np.zeros(len(flows) + 1, FLOW)
+    flow_table["bound"][:-1] = [flow.bound for flow in flows]
+    sizes = np.array([len(flow.rows) for flow in flows], np.int64)
+    flow_table["first_entry"][1:] = np.cumsum(sizes)
+    entries = np.zeros(int(sizes.sum()), ENTRY)
+    entries["flow"] = np.repeat(np.arange(len(flows)), sizes)
+    entries["row"] = [row for flow in flows for row in flow.rows]
+    entries["weight"] = [weight for flow in flows for weight in flow.weights]
+    return {
+        "plans": plan_table,
+        "phases": phases,
+        "phase_flows": phase_flows,
+        "flows": flow_table,
+        "entries": entries,
+    }, flows
+
+
+def change_array(setup: Setup, flows: Sequence[Flow]) -> Array:
+    """The changes of the network from outside, ascending in time; *flows* are by number."""
+    number = {id(flow): index for index, flow in enumerate(flows)}
+    changes = [(CAPACITY, change.row, change.time, change.capacity) for change in setup.capacity_changes]
+    for traffic in setup.background:
+        changes.append((BACKGROUND_BEGIN, number[id(traffic.flow)], traffic.begin, 0.0))
+        changes.append((BACKGROUND_END, number[id(traffic.flow)], traffic.end, 0.0))
+    return records(CHANGE, sorted(changes, key=lambda change: change[2]), last=False)
+
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A *setup* lowered to *arrays*, and the meaning of the indices in them.
+
+    *ranks*: the simulated ranks. *streams*: by program the names of its streams. *flows*: by number. *plans*: by number
+    the name of the communication and its op. *parts*: the names of the parts of the breakdown. *channels*, *servers*,
+    *hosts* and *host_pools*: how many there are.
+    """
+
+    setup: Setup
+    arrays: Lowered
+    ranks: Sequence[int]
+    streams: Sequence[Sequence[str]]
+    flows: tuple[Flow, ...]
+    plans: Sequence[tuple[Communication, Op]]
+    channels: int
+    servers: int
+    hosts: int
+    host_pools: int
+    parts: tuple[str, ...]
+
+    def with_pricing(self, pricing: Pricing) -> Lowering:
+        """The same with the durations of *pricing*. All other arrays are shared."""
+        setup, ranks = replace(self.setup, pricing=pricing), self.arrays.ranks.copy()
+        durations = _durations(setup, self.ranks, ranks)
+        return replace(self, setup=setup, arrays=self.arrays._replace(ranks=ranks, durations=durations))
+
+
+def lower(setup: Setup, *, kept: Iterable[int] | None = None, totals: bool = True, record: bool = True) -> Lowering:
+    """Lower *setup*.
+
+    *kept*: the representatives that keep their spans; None: all. *totals*: if not all spans are kept, accumulate totals
+    of time and memory. *record*: record the rates of flows over time.
+    """
+    return _Lowerer(setup).lower(None if kept is None else set(kept), totals, record)
+
+
+class _Lowerer:
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.schedule = setup.schedule
+        self.ranks = list(dict.fromkeys(setup.classes.representative.tolist()))
+        self.used = sorted({self.schedule.program_of[rank] for rank in self.ranks})
+        self.programs = [self.schedule.programs[number] for number in self.used]
+        self.parts = {name: number for number, name in enumerate(keys(self.schedule))}
+        self.server_names: dict[str, int] = {}
+        self.streams: list[list[str]] = []
+
+    def lower(self, kept: set[int] | None, totals: bool, record: bool) -> Lowering:
+        structure = self._structure()
+        requests, plans, channels = self._requests()
+        table, flows = plan_arrays([self.setup.classes.plan(*which) for which in plans], self.setup)
+        ranks, durations, hosts = self._ranks(structure["programs"], kept)
+        lengths = np.diff(structure["programs"]["first_op"])
+        ops = int(lengths[ranks["program"][:-1]].sum())
+        options, steps = np.zeros(1, OPTIONS), self.schedule.steps
+        options[0] = (steps, totals and kept is not None, record, ops * steps, ops)
+        streams = np.diff(structure["programs"]["first_queue"])[ranks["program"][:-1]]
+        arrays = Lowered(
+            **structure,
+            ranks=ranks,
+            rank_of=np.repeat(np.arange(len(self.ranks), dtype=np.int32), streams),
+            durations=durations,
+            requests=requests,
+            **table,
+            changes=change_array(self.setup, flows),
+            options=options,
+        )
+        return Lowering(
+            *(self.setup, arrays, self.ranks, self.streams, tuple(flows), plans),
+            *(channels, len(self.server_names), hosts, self.host_pools, tuple(self.parts)),
+        )
+
+    # Structure, by program.
+
+    def _structure(self) -> dict[str, Array]:
+        """The arrays of programs, queues, ops, dependencies and amounts of memory, by name."""
+        first_op = list(accumulate((len(program.ops) for program in self.programs), initial=0))
+        ops: list[Array] = []
+        queued, dependencies_, amounts, queues = [], [], [], [0]
+        sizes = {"dependencies": 0, "amounts": 0}
+        for number, program in zip(self.used, self.programs, strict=True):
+            own, queue, lengths, waits, held = self._of_program(program, number)
+            queued.append(queue + first_op[len(ops)])
+            queues += list(accumulate(lengths, initial=queues[-1]))[1:]
+            own["first_dependency"] += sizes["dependencies"]
+            own["first_allocation"] += sizes["amounts"]
+            own["first_free"] += sizes["amounts"]
+            sizes["dependencies"] += len(waits)
+            sizes["amounts"] += len(held)
+            ops.append(own)
+            dependencies_.append(waits)
+            amounts.append(held)
+        last = np.zeros(1, OP)
+        last["first_dependency"], last["first_allocation"] = sizes["dependencies"], sizes["amounts"]
+        programs = np.zeros(len(self.programs) + 1, PROGRAM)
+        programs["first_op"] = first_op
+        programs["first_queue"] = list(accumulate(map(len, self.streams), initial=0))
+        return {
+            "programs": programs,
+            "queues": np.array(queues, np.int64).astype(QUEUE),
+            "queued": np.concatenate([np.zeros(0, np.int32), *queued]).astype(np.int32),
+            "ops": np.concatenate([*ops, last]),
+            "dependencies": np.concatenate([np.zeros(0, DEPENDENCY), *dependencies_]),
+            "amounts": np.concatenate([np.zeros(0, AMOUNT), *amounts]),
+        }
+
+    def _of_program(self, program: Program, number: int) -> tuple[Array, Integers, list[int], Array, Array]:
+        """Of one program: its ops, the ops of each stream one stream after the other, the lengths of the streams, its
+        dependencies, and its amounts of memory."""
+        count = len(program.ops)
+        names = list(dict.fromkeys(op.stream for op in program.distinct()))
+        self.streams.append(names)
+        stream = program.column(lambda op: names.index(op.stream), np.int64)
+        queue = np.argsort(stream, kind="stable")
+        lengths = np.bincount(stream, minlength=len(names))
+        position = np.empty(count, np.int64)
+        position[queue] = np.arange(count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        waiting, awaited = dependencies(program)
+        waits = np.zeros(len(waiting), DEPENDENCY)
+        waits["queue"], waits["position"] = stream[awaited], position[awaited]
+        ops = np.zeros(count, OP)
+        ops["kind"] = program.column(_kind, np.int32)
+        timed = ops["kind"] < COMMUNICATION
+        ops["duration"] = np.where(timed, np.cumsum(timed) - 1, NONE)
+        ops["request"] = self.setup.matching.request[number]
+        ops["key"] = self.setup.matching.key[number]
+        ops["watched"][awaited] = 1
+        ops["first_dependency"] = np.searchsorted(waiting, np.arange(count))
+        ops["server"] = program.column(self._server, np.int32)
+        ops["holds"] = program.column(lambda op: isinstance(op, Compute) and op.holds, np.int32)
+        ops["priority"] = program.column(lambda op: op.priority if isinstance(op, Compute) else 0, np.int32)
+        ops["part"] = program.column(lambda op: self.parts[part_of(op)], np.int32)
+        held, ops["first_allocation"], ops["first_free"] = _amounts(program)
+        return ops, queue, lengths.tolist(), waits, held
+
+    def _server(self, op: Op) -> int:
+        if op.at_server is None:
+            return NONE
+        return self.server_names.setdefault(op.at_server, len(self.server_names))
+
+    # By rank.
+
+    def _requests(self) -> tuple[Array, list[tuple[Communication, Op]], int]:
+        """The requests of all ranks, the plans that they need, and the number of channels."""
+        classes, matching = self.setup.classes, self.setup.matching
+        plans: dict[tuple[Hashable, Hashable], int] = {}
+        channels: dict[Hashable, int] = {}
+        which: list[tuple[Communication, Op]] = []
+        rows = []
+        requests = {number: [(op, request_of(op)) for op in matching.requests[number]] for number in self.used}
+        for rank in self.ranks:
+            for op, request in requests[self.schedule.program_of[rank]]:
+                name = classes.communication(rank, op)
+                plan = plans.setdefault((name, request), len(plans))
+                if plan == len(which):
+                    which.append((name, op))
+                rows.append((channels.setdefault(name, len(channels)), plan, classes.partners(name, op)))
+        return records(REQUEST, rows), which, len(channels)
+
+    def _ranks(self, programs: Array, kept: set[int] | None) -> tuple[Array, npt.NDArray[np.float64], int]:
+        """The ranks, the durations of their timed ops, and the number of hosts."""
+        steps, pricing, classes = self.schedule.steps, self.setup.pricing, self.setup.classes
+        program = np.searchsorted(self.used, self.schedule.program_numbers[self.ranks])
+        ranks = np.zeros(len(self.ranks) + 1, RANK)
+        ranks["program"][:-1] = program
+        ranks["first_stream"][1:] = np.cumsum(np.diff(programs["first_queue"])[program])
+        of_program = np.array([len(self.setup.matching.requests[number]) for number in self.used])
+        ranks["first_request"][1:] = np.cumsum(of_program[program])
+        spans = np.diff(programs["first_op"])[program] * steps
+        keeps = np.array([kept is None or rank in kept for rank in self.ranks], np.bool_)
+        ranks["first_span"][:-1] = np.where(keeps, np.cumsum(spans * keeps) - spans * keeps, NONE)
+        hosts: dict[Hashable, int] = {}
+        for place, rank in enumerate(self.ranks):
+            host = pricing.host(rank)
+            ranks["host"][place] = NONE if host is None else hosts.setdefault(classes.host(host), len(hosts))
+        ranks["multiplicity"][:-1] = [classes.ranks_on_host(rank) for rank in self.ranks]
+        ranks["gpu_pool"][:-1] = np.arange(len(self.ranks))
+        ranks["host_pool"][:-1], self.host_pools = self._host_pools()
+        return ranks, _durations(self.setup, self.ranks, ranks), len(hosts)
+
+    def _host_pools(self) -> tuple[list[int], int]:
+        """By rank the memory pool of its node's host, numbered after the GPUs' pools; and how many nodes there are."""
+        cluster, devices = self.setup.pricing.cluster, self.setup.pricing.devices
+        nodes: dict[int | str, int] = {}
+        where = [nodes.setdefault(cluster.node_of(devices[rank]), len(nodes)) for rank in self.ranks]
+        return [len(self.ranks) + node for node in where], len(nodes)
+
+
+def _durations(setup: Setup, simulated: Sequence[int], ranks: Array) -> npt.NDArray[np.float64]:
+    """The durations of the timed ops of *simulated* ranks, s. Ranks with equal durations share them.
+
+    The index of the first duration of each rank is written to *ranks*.
+    """
+    schedule, pricing = setup.schedule, setup.pricing
+    used = {schedule.program_of[rank] for rank in simulated}
+    timed = {number: schedule.programs[number].column(_kind, np.int32) < COMMUNICATION for number in used}
+    counts = np.array([timed[schedule.program_of[rank]].sum() for rank in simulated], np.int64)
+    varies = pricing.variation.changes
+    # the size for ranks that share nothing; what is not written to takes no memory
+    durations = np.empty(int(counts.sum()) * (schedule.steps if varies else 1))
+    known: dict[Hashable, int] = {}
+    size = 0
+    for place, rank in enumerate(simulated):
+        key = pricing.durations_key(rank)
+        if key not in known:
+            own = pricing.durations(rank)[:, timed[schedule.program_of[rank]]]
+            own = (own if varies else own[:1]).ravel()
+            durations[size : size + len(own)] = own
+            known[key] = size
+            size += len(own)
+        ranks["first_duration"][place] = known[key]
+    ranks["duration_step"][:-1] = counts if varies else 0
+    return durations[:size]
+
+
+def _kind(op: Op) -> int:
+    match op:
+        case Compute():
+            return SERVER if op.server is not None else HOST if op.on == "host" else GPU
+        case Delay():
+            return DELAY
+        case Send():
+            return BUFFERED_SEND if op.buffered else COMMUNICATION
+        case Recv():
+            return RECEIVE
+    return COMMUNICATION
+
+
+def _amounts(program: Program) -> tuple[Array, Integers, Integers]:
+    """What ops allocate and free, op after op; and by op the index of its first allocation and of its first free."""
+    ops = program.templated
+    allocations, frees = (
+        [_held(program, getattr(op, name)) for template in ops.templates for op in template]
+        for name in ("allocates", "frees")
+    )
+    both = [[*a, *f] for a, f in zip(allocations, frees, strict=True)]
+    sizes = np.array(list(map(len, both)), np.int64)
+    flat = records(AMOUNT, [row for rows in both for row in rows], last=False)
+    begins, counts = (np.cumsum(sizes) - sizes)[ops.places], sizes[ops.places]
+    ends = np.cumsum(counts)
+    entries = np.arange(counts.sum()) + np.repeat(begins - ends + counts, counts)
+    first = ends - counts
+    return flat[entries], first, first + np.array(list(map(len, allocations)), np.int64)[ops.places]
+
+
+def _held(program: Program, amounts: Any) -> list[tuple[int, int, float]]:
+    """(pool, category, bytes) of each of the *amounts* that an op allocates or frees, those of the GPU first."""
+    rows = []
+    for name, nbytes in amounts.items():
+        on_host = program.on == "host" or name.startswith("host.")
+        rows.append((int(on_host), CATEGORIES.index(name.removeprefix("host.")), nbytes))
+    return sorted(rows)

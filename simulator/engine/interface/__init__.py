@@ -1,0 +1,1 @@
+"""What both engines share: their input (rank classes, prices, variation, network) and their outcome."""

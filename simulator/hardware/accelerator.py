@@ -1,0 +1,382 @@
+"""Durations of kernels on an accelerator, and the launch costs of a software stack.
+
+A matrix product takes the tiles and waves of `simulator.hardware.matrix_products`, or the traffic of its operands; other kernels are
+bound by memory. The duration of an op is a smooth maximum of the GPU's time and the host's time to launch its kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf, prod
+from statistics import NormalDist
+
+from simulator.hardware.kernel import BYTES, EXECUTED, Kernel
+from simulator.hardware.matrix_products import Tiling, one_product
+from simulator.reading.errors import ClusterError
+
+UNALIGNED = 0.5
+"""Speed of a product on tensor cores with unaligned rows, relative to aligned ones, unless the GPU's file has it.
+nanoGPT's step became 25 % faster on A100 when its vocabulary of 50,257 was padded to 50,304 (github.com/karpathy/
+nanoGPT, model.py, vocab_size; the figure is its author's): the logits, a quarter of the FLOPs, ran twice as fast."""
+
+
+OF_CLOCKS = (
+    "matmul_efficiency",
+    "low_precision_efficiency",
+    "fp32_efficiency",
+    "convolution_efficiency",
+    "attention_efficiency",
+    "attention_backward",
+    "cudnn_attention_efficiency",
+    "cudnn_attention_backward",
+    "exponentials",
+)
+"""What scales with the clock of an `Accelerator`."""
+
+OPERATOR_SECONDS = 8e-6
+"""Host time of an eager operator of PyTorch, dispatched from Python: 5 to 10 us (the `launch` of the stack ``ddp``)."""
+
+
+GRAPHS = ("none", "layers", "step")
+"""What CUDA graphs capture: nothing, the passes of each layer over a micro-batch (Transformer Engine,
+make_graphed_callables, as Megatron-LM has it), or the whole step. A kernel within a graph costs the host nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """Costs and options of a software stack.
+
+    - *launch_seconds*: host time to launch a kernel. *fused*: operators other than products that have one kernel each:
+      all, none, or those of `workloads.operators.operator_names.FUSIBLE` that are named.
+    - *softmax_group*: the fused softmax needs heads x samples to be a multiple; else each operator has a kernel.
+    - *wide_softmax*: a softmax of several operators runs in fp32.
+    - *sharpness* q of the smooth maximum of host time h and GPU time g: (h^q + g^q)^(1/q).
+    - *tensor_operators*: operators that the optimizer step launches for each parameter tensor of a rank, one by one.
+    - *tensor_seconds*: further host time of each step for each parameter tensor.
+    - *load_seconds*: host time of each step for loading data and logging.
+    - *message_operators*: operators that the host launches between the arrival of a pipeline message and the first
+      kernel that needs it: it synchronises with the GPU, so none of them is launched ahead.
+    - *exchange_seconds*: further time lost by a pipeline stage for each message for which it waits.
+    - *context_bytes*: GPU memory of a process without tensors: CUDA's context and the loaded kernels.
+    - *fragmentation*: share of the memory reserved for activations that holds none, since blocks are split.
+    - *async_tensor*: backward passes overlap tensor-parallel exchanges of gradients with independent products.
+    - *unfused_update*: the operations around an optimizer's update have kernels of their own; with *flat_update* also
+      a check of fp32 copies of fp16 gradients, and a flat copy of them.
+    - *slice_seconds*: host time for each rank's slice of each tensor, if ZeRO's third stage communicates lists of
+      tensors; 0 for flat buffers.
+    - *fp32_residual*: a transformer of 16 bits keeps its residual stream in fp32.
+    - *padded*: products with unaligned rows are padded.
+    - *cudnn_attention*: its fused attention is cuDNN's on GPUs for which cuDNN has one.
+    - *flash_forward*, *flash_backward*: speed of its fused attention relative to that of an `Accelerator`'s shares.
+    - *gather_ahead*: parameters of a sharded optimizer are gathered during the next forward pass.
+    - *fp32_gradients*: the 16-bit precisions under which gradients are accumulated and reduced in fp32.
+    - *gradient_buffers*: memory of gradient buckets beside the gradients: ``copies`` of all, ``two`` buckets, ``half``:
+      16-bit copies of fp32 ones, ``none``; ``averaged``: none, and the reduction divides, which costs nothing.
+    - *scatter_gather*: ranks that hold the same boundary between pipeline stages send one part each, and the receivers
+      gather.
+    - *accumulation*: how gradients of micro-batches are added up, one of
+      `workloads.data_parallel.gradients.ACCUMULATIONS`.
+    - *zero_gradients*: how ZeRO's stages 1 and 2 reduce gradients: ``reduce_scatter`` or ``all_reduce``.
+    - *zero_parameters*: how their ranks get updated parameters: by an ``all_gather`` of equal shards, or by a
+      ``broadcast`` of each rank's tensors.
+    - *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
+    - *gather_logits*: tensor-parallel ranks gather the logits, and each computes the whole loss.
+    - *keep_gathered*: inputs gathered from the shards of a sequence are kept whole, not gathered again.
+    - *keeps_casts*: operands cast to 8 bits are kept for the backward pass, and weights cast once a step; else both are
+      cast again where they are used.
+    - *separate_gate*: the two products of SwiGLU's input are two kernels, each with exchanges of its own.
+    - *communication_sms*: SMs that kernels of communication hold through the whole step, so that products and attention
+      run on the others.
+    - *early_stop*: recomputation of a layer ends as soon as its backward pass has what it needs.
+    - *product_seconds*: further host time for each product of a grouped one, if the library launches them one by one.
+    - *graphs*: what is captured in CUDA graphs, one of `GRAPHS`: the host launches each as one.
+    """
+
+    name: str = "ideal"
+    launch_seconds: float = 0.0
+    fused: bool | frozenset[str] = True
+    sharpness: float = 4.0
+    tensor_operators: int = 0
+    tensor_seconds: float = 0.0
+    load_seconds: float = 0.0
+    message_operators: int = 0
+    exchange_seconds: float = 0.0
+    context_bytes: float = 0.0
+    fragmentation: float = 0.0
+    async_tensor: bool = False
+    unfused_update: bool = False
+    flat_update: bool = False
+    slice_seconds: float = 0.0
+    flash_forward: float = 1.0
+    flash_backward: float = 1.0
+    gather_ahead: bool = False
+    softmax_group: int = 1
+    wide_softmax: bool = False
+    fp32_gradients: tuple[str, ...] = ()
+    gradient_buffers: str = "copies"
+    scatter_gather: bool = False
+    cross_entropy: str = ""
+    gather_logits: bool = False
+    keep_gathered: bool = False
+    separate_gate: bool = False
+    fp32_residual: bool = False
+    padded: bool = False
+    cudnn_attention: bool = False
+    communication_sms: int = 0
+    early_stop: bool = False
+    keeps_casts: bool = True
+    accumulation: str = "fused"
+    zero_gradients: str = "reduce_scatter"
+    zero_parameters: str = "all_gather"
+    graphs: str = "none"
+    product_seconds: float = 0.0
+
+    def host_seconds(self, kernels: Iterable[Kernel]) -> float:
+        """Return the host time to launch the *kernels* of an op, without those of given duration, s."""
+        launched = [kernel for kernel in kernels if kernel.seconds is None]
+        if self.graphs == "none":
+            return sum(self.launching_seconds(kernel) for kernel in launched)
+        # a graph of the whole step is launched once: nothing for each op
+        outside = sum(self.launching_seconds(one) for one in launched if self.graphs == "layers" and not _captured(one))
+        inside = any(self.graphs == "layers" and _captured(kernel) for kernel in launched)
+        return outside + self.launch_seconds * inside
+
+    def launching_seconds(self, kernel: Kernel) -> float:
+        """Return the host time to launch *kernel*, outside of a graph, s."""
+        if not self.launch_seconds:
+            return 0.0
+        beside = OPERATOR_SECONDS * kernel.operators + self.product_seconds * kernel.products
+        return self.launch_seconds * kernel.launches + beside
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """All on which the GPU time of a kernel depends."""
+        own = self.flash_forward, self.flash_backward, self.padded, self.cudnn_attention
+        return (*own, self.communication_sms)
+
+    @property
+    def host_seconds_per_tensor(self) -> float:
+        """Host time of each optimizer step for each parameter tensor of a rank."""
+        return self.tensor_operators * OPERATOR_SECONDS + self.tensor_seconds
+
+    @property
+    def host_seconds_per_message(self) -> float:
+        """Time that a pipeline stage loses with each message for which it waits."""
+        return self.message_operators * OPERATOR_SECONDS + self.exchange_seconds
+
+    def gradient_dtype(self, precision: str) -> str:
+        """In which gradients are accumulated and reduced when a model trains in *precision*."""
+        return "fp32" if precision in self.fp32_gradients else precision
+
+
+def _captured(kernel: Kernel) -> bool:
+    """True for what a layer's forward and backward pass run; embedding, loss and optimizer lie outside of a layer."""
+    return kernel.operation is None or kernel.operation.kind not in ("embedding", "loss", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """A GPU, or the processor of a host.
+
+    *peak_flops*: dense FLOP/s by precision, or one number for all; *memory_bandwidth* in bytes/s and *memory_bytes*;
+    *sms* (0: products are not quantised); *matmul_efficiency* and *memory_efficiency*: share of the peak that the best
+    kernels reach in a step, under the power limit; *burst*: speed of a product alone, before the power limit lowers the
+    clock, over that in a step; *low_precision_efficiency*: the share of products in 8 and 4 bits (None: as other
+    products); *k_half*, *tile_side*, *split_latency*, *product_latency*, *overlap*: the `Tiling` of products;
+    *fp32_efficiency*,
+    *fp32_k_half*: the same of products in fp32, and *convolution_efficiency*, *convolution_k_half* of convolutions in
+    fp32, if tensor cores do not take part in them (None: as other products); *unaligned_efficiency*: speed of products
+    on tensor cores with rows that are not aligned, relative to aligned ones; *attention_efficiency*: share
+    of the peak that the products of fused attention reach, softmax included, *attention_backward* in the backward pass;
+    *cudnn_attention_efficiency*, *cudnn_attention_backward*: the same of the products alone, of kernels made for this
+    GPU, where there are some; each score takes one of *exponentials* a second and SM beside (0: these are free);
+    *spread*:
+    coefficient of variation of the speed of products among GPUs of this type; *power* in W;
+    *transposes*: products of 8 bits take operands in one layout only, so that operands are written transposed too.
+
+    >>> Accelerator(peak_flops=1).seconds([Kernel(flops=3)])
+    3.0
+    """
+
+    name: str = "unit"
+    peak_flops: float | Mapping[str, float] = 1.0
+    memory_bandwidth: float = inf
+    memory_bytes: float = inf
+    sms: int = 0
+    matmul_efficiency: float = 1.0
+    low_precision_efficiency: float | None = None
+    burst: float = 1.0
+    memory_efficiency: float = 1.0
+    k_half: float = 0.0
+    tile_side: float = 0.0
+    split_latency: float = 0.0
+    product_latency: float = 0.0
+    overlap: float = inf
+    fp32_efficiency: float | None = None
+    fp32_k_half: float | None = None
+    convolution_efficiency: float | None = None
+    convolution_k_half: float | None = None
+    unaligned_efficiency: float = UNALIGNED
+    attention_efficiency: float = 1.0
+    attention_backward: float = 1.0
+    cudnn_attention_efficiency: float | None = None
+    cudnn_attention_backward: float | None = None
+    exponentials: float = 0.0
+    spread: float = 0.0
+    power: float = 0.0
+    transposes: bool = True
+    _prices: dict[tuple[object, ...], tuple[float, float]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.memory_bandwidth, self.memory_bytes, self.sms))
+
+    def peak(self, precision: str) -> float:
+        """Return the dense peak, FLOP/s; for tf32 that of fp32 if there is none. Raises `ClusterError` if unknown."""
+        if not isinstance(self.peak_flops, Mapping):
+            return self.peak_flops
+        if self.lacks_tf32(precision):
+            precision = "fp32"
+        if precision not in self.peak_flops:
+            raise ClusterError(f"{self.name} has no {precision}; it has {', '.join(self.peak_flops)}")
+        return self.peak_flops[precision]
+
+    def seconds(self, kernels: Iterable[Kernel], software: Software | None = None) -> float:
+        """Return the seconds of *kernels* one after the other, launched by *software* (None: launches are free)."""
+        kernels = tuple(kernels)
+        key = (kernels, *(software.speeds if software else ()))
+        price = self._prices.get(key)
+        if price is None:
+            modelled = [kernel for kernel in kernels if kernel.seconds is None]
+            gpu = sum(self.kernel_seconds(kernel, software) for kernel in modelled)
+            given = sum(kernel.seconds for kernel in kernels if kernel.seconds is not None)
+            price = self._prices[key] = gpu, given
+        gpu, given = price
+        if software is None or not software.launch_seconds or not gpu:
+            return gpu + given
+        host = software.host_seconds(kernels)
+        return smooth_maximum(gpu, host, software.sharpness) + given
+
+    def slowest_of(self, count: int) -> Accelerator:
+        """Return the expected slowest of *count* GPUs, for which synchronous ranks wait.
+
+        GPUs at one power limit run products at different clocks; memory has one clock (Sinha et al. 2022, "Not
+        All GPUs Are Created Equal", arXiv:2208.11035). The expected maximum of normal variables is Blom's (1958).
+
+        >>> Accelerator(matmul_efficiency=0.8, spread=0.02).slowest_of(64).matmul_efficiency
+        0.764...
+        """
+        if not self.spread or count == 1:
+            return self
+        slowdown = 1.0 + self.spread * NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+        shares: dict[str, float] = {name: share for name in OF_CLOCKS if (share := getattr(self, name)) is not None}
+        return replace(self, **{name: share / slowdown for name, share in shares.items()})  # type: ignore[arg-type]
+
+    def alone(self) -> Accelerator:
+        """Return this GPU as it runs single products in short bursts: the power limit has not lowered its clock yet.
+
+        >>> Accelerator(matmul_efficiency=0.5, burst=1.5).alone().matmul_efficiency
+        0.75
+        """
+        low = self.low_precision_efficiency
+        return replace(
+            self,
+            burst=1.0,
+            matmul_efficiency=self.matmul_efficiency * self.burst,
+            low_precision_efficiency=low and low * self.burst,
+        )
+
+    def kernel_seconds(self, kernel: Kernel, software: Software | None = None) -> float:
+        """Return the GPU time of a kernel without its launch, s: the longer of arithmetic and memory traffic."""
+        if kernel.seconds is not None:
+            return kernel.seconds
+        memory = self.memory_seconds(kernel)
+        if not kernel.flops:
+            return memory
+        efficiency, k_half = self._of_products(kernel.precision)
+        if kernel.shape is None or not self.sms:
+            return max(kernel.flops / (self._product_peak(kernel, software) * efficiency), memory)
+        sms = max(1, self.sms - (software.communication_sms if software else 0))
+        peak = self._product_peak(kernel, software) * efficiency * sms / self.sms
+        if kernel.attention:
+            return max(self._attention_arithmetic(kernel, software or Software()) * self.sms / sms, memory)
+        # without tensor cores libraries use Winograd's algorithm (Lavin and Gray 2015, arXiv:1509.09308) where it is
+        # faster
+        shapes = [kernel.shape]
+        if kernel.winograd is not None and self.lacks_tf32(kernel.precision):
+            shapes.append(kernel.winograd)
+        tiling = Tiling(k_half, self.tile_side, self.split_latency, self.product_latency, self.overlap)
+        several = kernel.rows, kernel.depths, kernel.random_rows
+        arithmetic = min(one_product(shape, peak, sms, tiling, *several) for shape in shapes)
+        return smooth_maximum(arithmetic, memory, self.overlap) + self.product_latency
+
+    def memory_seconds(self, kernel: Kernel) -> float:
+        """Return the time in which *kernel* reads and writes its bytes, s."""
+        return kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
+
+    def _product_peak(self, kernel: Kernel, software: Software | None) -> float:
+        """Return the dense peak for a product, FLOP/s.
+
+        A batched product of 16 bits with unaligned rows has no tensor cores: with head size 108 in place of 216, 182
+        billion parameters took 42 % longer on A100 (bigscience-workshop/bigscience, train/tr11-176B-ml/
+        chronicles-prequel.md, 26 February 2022).
+        """
+        peak = self.peak(kernel.precision)
+        if kernel.aligned or kernel.precision == "fp32" or (software and software.padded):
+            return peak
+        several = kernel.shape is not None and kernel.shape[0] > 1
+        unaligned = peak * self.unaligned_efficiency
+        return min(unaligned, self.peak("fp32")) if several else unaligned
+
+    def _attention_arithmetic(self, kernel: Kernel, software: Software) -> float:
+        """Return the seconds of the arithmetic of fused attention on all SMs.
+
+        The special function units compute 16 exponentials a clock and SM, and their time adds to that of the products,
+        which is four times the head size for each score: heads of 64 are slower than half of those of 128 (Shah et al.
+        2024, arXiv:2407.08608, section 3.1).
+        """
+        assert kernel.shape is not None
+        backward = kernel.attention == "backward"
+        products = 2.0 * prod(kernel.shape) / self.peak(kernel.precision)
+        own = self.cudnn_attention_backward if backward else self.cudnn_attention_efficiency
+        if software.cudnn_attention and own:
+            scores = prod(kernel.shape[:3]) / EXECUTED[kernel.attention]
+            return products / own + (scores / (self.exponentials * self.sms) if self.exponentials else 0.0)
+        if backward:
+            return products / (self.attention_backward * software.flash_backward)
+        return products / (self.attention_efficiency * software.flash_forward)
+
+    def _of_products(self, precision: str) -> tuple[float, float]:
+        """Return the efficiency and the half depth of products. Convolutions in fp32 say tf32 (`Kernel`)."""
+        efficiency, k_half = None, None
+        if precision not in BYTES:
+            efficiency = self.low_precision_efficiency
+        elif precision == "fp32":
+            efficiency, k_half = self.fp32_efficiency, self.fp32_k_half
+        elif self.lacks_tf32(precision):
+            efficiency, k_half = self.convolution_efficiency, self.convolution_k_half
+        if k_half is None:
+            k_half = self.k_half * self._over_16_bits(precision)
+        return efficiency or self.matmul_efficiency, k_half
+
+    def _over_16_bits(self, precision: str) -> float:
+        """Return the peak in 8 or 4 bits over that in 16 bits, 1 for other precisions.
+
+        What a tile loads and stores costs as many more of its inner steps as these are faster. Products of 8 bits on an
+        H100 agree: they reach the share of products of 16 bits of their own peak, and half of it at twice the depth.
+        """
+        if precision in BYTES or not isinstance(self.peak_flops, Mapping) or "bf16" not in self.peak_flops:
+            return 1.0
+        return self.peak(precision) / self.peak("bf16")
+
+    def lacks_tf32(self, precision: str) -> bool:
+        """Return True if *precision* is tf32 and there is no figure for it."""
+        return precision == "tf32" and isinstance(self.peak_flops, Mapping) and "tf32" not in self.peak_flops
+
+
+def smooth_maximum(a: float, b: float, sharpness: float) -> float:
+    """Return (a^q + b^q)^(1/q): about the larger if they differ much, 2^(1/q) times either if they are equal."""
+    low, high = sorted((a, b))
+    return high * (1.0 + (low / high) ** sharpness) ** (1.0 / sharpness) if high else 0.0

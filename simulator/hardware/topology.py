@@ -1,0 +1,317 @@
+"""The topology of a cluster as arrays: vertices by number, and links numbered by the vertex that they leave; the
+regularity of servers of one template; conversion to and from a networkx graph.
+
+The links that leave vertex 0 have the first numbers, then come those that leave vertex 1, and so on. The links of one
+vertex are in the order in which they were added. A million links take a few arrays and no Python object each.
+
+Servers of a template are identical copies. The links that leave the vertices of one server have consecutive numbers, so
+a link of one server corresponds to the link at the same distance from the first link in any server of the same
+*template*. Above the servers is a tree of switches: each device has a chain of them, from the leaf up to the root.
+
+Vertices of the graph have `kind` (gpu, host, nvswitch, pcie_switch, nic, leaf, spine ...) and `node`, their server
+(absent on switches of the fabric). GPUs and hosts have `accelerator`. Edges have `link`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from simulator.hardware.accelerator import Accelerator
+from simulator.hardware.hashing import Indices, T, Table, counted
+from simulator.hardware.links import Link, Links
+from simulator.reading.errors import ClusterError
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+NONE = -1
+"""Stands for a missing number."""
+
+
+class VertexNames(Sequence[str]):
+    """The names of vertices by number, and the number by name."""
+
+    @abstractmethod
+    def find(self, name: str) -> int | None:
+        """Return the number of the vertex *name*; None if there is none."""
+
+    def of(self, vertices: Indices) -> tuple[str, ...]:
+        """Return the names of *vertices*."""
+        return tuple(self[vertex] for vertex in vertices.tolist())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.find(name) is not None
+
+
+class ExplicitNames(VertexNames):
+    """Names listed one by one."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @overload
+    def __getitem__(self, vertex: int) -> str: ...
+
+    @overload
+    def __getitem__(self, vertex: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, vertex: int | slice) -> str | Sequence[str]:
+        return self._names[vertex]
+
+    def find(self, name: str) -> int | None:
+        """Return the number of the vertex *name*; None if there is none."""
+        return self._numbers.get(name)
+
+
+class Numbered(VertexNames):
+    """Names like ``gpu 17``, made on demand. *kinds*: the words. *kind*: of each vertex. *number*: of each within its
+    kind.
+
+    >>> names = Numbered(("gpu", "switch"), np.array([0, 1, 0]), np.array([0, 0, 1]))
+    >>> list(names), names.find("gpu 1"), names.find("gpu 2")
+    (['gpu 0', 'switch 0', 'gpu 1'], 2, None)
+    """
+
+    def __init__(self, kinds: Sequence[str], kind: Indices, number: Indices) -> None:
+        self._kinds, self._kind, self._number = tuple(kinds), kind, number
+        self._vertices: dict[str, dict[str, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kind)
+
+    @overload
+    def __getitem__(self, vertex: int) -> str: ...
+
+    @overload
+    def __getitem__(self, vertex: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, vertex: int | slice) -> str | Sequence[str]:
+        if isinstance(vertex, slice):
+            return self.of(np.arange(len(self))[vertex])
+        return f"{self._kinds[self._kind[vertex]]} {self._number[vertex]}"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.of(np.arange(len(self))))
+
+    def of(self, vertices: Indices) -> tuple[str, ...]:
+        """Return the names of *vertices*."""
+        kinds, numbers = self._kind[vertices].tolist(), self._number[vertices].tolist()
+        return tuple([f"{self._kinds[kind]} {number}" for kind, number in zip(kinds, numbers, strict=True)])
+
+    def find(self, name: str) -> int | None:
+        """Return the number of the vertex *name*; None if there is none."""
+        kind, _, number = name.rpartition(" ")
+        return self._of_kind(kind).get(number) if kind in self._kinds else None
+
+    def _of_kind(self, kind: str) -> Mapping[str, int]:
+        """The vertices of *kind* by their number within it, as text."""
+        if kind not in self._vertices:
+            found = np.flatnonzero(self._kind == self._kinds.index(kind))
+            numbers = map(str, self._number[found].tolist())
+            self._vertices[kind] = dict(zip(numbers, found.tolist(), strict=True))
+        return self._vertices[kind]
+
+
+@dataclass(frozen=True, eq=False)
+class Vertices:
+    """Arrays over vertices: the places of each vertex's *kind* in *kinds*, of its *node* (server) in *nodes*, and of
+    its *accelerator* in *accelerators*. `NONE` for a vertex without a server or without an accelerator.
+    """
+
+    kinds: tuple[str, ...]
+    kind: Indices
+    nodes: Sequence[int | str]
+    node: Indices
+    accelerators: tuple[Accelerator, ...]
+    accelerator: Indices
+    names: VertexNames
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def of_kind(self, kind: str) -> Indices:
+        """Return the vertices of *kind* in order."""
+        if kind not in self.kinds:
+            return np.zeros(0, np.int64)
+        return np.flatnonzero(self.kind == self.kinds.index(kind))
+
+    def node_of(self, vertex: int) -> int | str:
+        """Return the server of a vertex. A vertex without one is a server of its own, with the vertex's name."""
+        node = int(self.node[vertex])
+        return self.names[vertex] if node == NONE else self.nodes[node]
+
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
+        """The number of vertices of each kind, in order of first occurrence."""
+        return dict(zip(*counted(self.kinds, self.kind), strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """*vertices* and *links*. Link i leads from vertex ``source[i]`` to ``target[i]``; *source* is ascending."""
+
+    vertices: Vertices
+    links: Links
+    source: Indices
+    target: Indices
+    _rows: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    @cached_property
+    def first(self) -> Indices:
+        """By vertex the number of the first link that leaves it; last, the number of links."""
+        first = np.zeros(len(self.vertices) + 1, np.int64)
+        np.cumsum(np.bincount(self.source, minlength=len(self.vertices)), out=first[1:])
+        return first
+
+    @property
+    def degrees(self) -> Indices:
+        """By vertex the number of links that leave it."""
+        return np.diff(self.first)
+
+    def leaving(self, vertex: int) -> dict[int, int]:
+        """Return the links that leave *vertex*: target vertex -> number of the link."""
+        row = self._rows.get(vertex)
+        if row is None:
+            begin, end = self.first[vertex : vertex + 2].tolist()
+            row = dict(zip(self.target[begin:end].tolist(), range(begin, end), strict=True))
+            self._rows[vertex] = row
+        return row
+
+
+def sorted_topology(
+    vertices: Vertices, distinct: Sequence[Link], source: Indices, target: Indices, which: Indices
+) -> Topology:
+    """Return the topology of links in any order. *which*: for each link, its place in *distinct*."""
+    order = np.argsort(source, kind="stable")
+    return Topology(vertices, Links(tuple(distinct), which[order]), source[order], target[order])
+
+
+class Ends(Sequence[tuple[str, str]]):
+    """The names of the ends of each link, made on demand."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._names, self._source, self._target = topology.vertices.names, topology.source, topology.target
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @overload
+    def __getitem__(self, number: int) -> tuple[str, str]: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[tuple[str, str]]: ...
+
+    def __getitem__(self, number: int | slice) -> tuple[str, str] | Sequence[tuple[str, str]]:
+        if isinstance(number, slice):
+            ends = self._names.of(self._source[number]), self._names.of(self._target[number])
+            return tuple(zip(*ends, strict=True))
+        return self._names[self._source[number]], self._names[self._target[number]]
+
+
+@dataclass(frozen=True)
+class Regularity:
+    """Arrays over devices (the cluster's GPUs, then its hosts), over servers, and over links.
+
+    By device: *server*, the number of its server; *local*, its number in that server. *out*, the links from it to the
+    leaf, and *back*, the links from its NIC to it, both of shape ``(devices, links)`` and padded with -1. *uplink*, a
+    number that is equal for devices whose links out and back have equal classes. By level of the tree, from the leaf
+    up, each of shape ``(devices, levels)``: the *switch* above it, and the links *down* from that switch and *up* to
+    it. *up* is -1 for the leaf, because that link is in *out*.
+
+    By server: *base*, the number of its first link; *template*, which is equal for servers whose links are equal one by
+    one. By link: *link_class*, which is equal for links of equal kind, bandwidth and latency.
+    """
+
+    server: Indices
+    local: Indices
+    out: Indices
+    back: Indices
+    uplink: Indices
+    switch: Indices
+    down: Indices
+    up: Indices
+    base: Indices
+    template: Indices
+    link_class: Indices
+
+    def routes(self, sources: Indices, targets: Indices) -> Indices:
+        """Return the links from each of *sources* to the one of *targets*, a device of another server.
+
+        One row for each pair, in order, with -1 between links.
+        """
+        levels = self.switch.shape[1]
+        met = np.logical_or.accumulate(self.switch[sources] == self.switch[targets], axis=1)
+        # the switch of a level is passed if the two have none below in common
+        passed = np.insert(~met[:, : levels - 1], 0, True, axis=1)
+        up = np.where(passed, self.up[sources], -1)
+        down = np.where(passed, self.down[targets], -1)[:, ::-1]
+        return np.concatenate([self.out[sources], up, down, self.back[targets]], axis=1)
+
+
+def graph_of(topology: Topology) -> nx.DiGraph[str]:
+    """Return *topology* as a networkx graph, with vertices and links in their order, by name."""
+    import networkx as nx
+
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    vertices, links = topology.vertices, topology.links
+    names = vertices.names.of(np.arange(len(vertices)))
+    columns = vertices.kind.tolist(), vertices.node.tolist(), vertices.accelerator.tolist()
+    for name, kind, node, accelerator in zip(names, *columns, strict=True):
+        attributes: dict[str, Any] = {"kind": vertices.kinds[kind]}
+        if accelerator != NONE:
+            attributes["accelerator"] = vertices.accelerators[accelerator]
+        if node != NONE:
+            attributes["node"] = vertices.nodes[node]
+        graph.add_node(name, **attributes)
+    ends = zip(topology.source.tolist(), topology.target.tolist(), links, strict=True)
+    graph.add_edges_from((names[source], names[target], {"link": link}) for source, target, link in ends)
+    return graph
+
+
+def topology_of(graph: nx.DiGraph[str]) -> Topology:
+    """Return the topology of *graph*, with its vertices in their order and the edges of each vertex in theirs."""
+    names = ExplicitNames(tuple(graph))
+    kinds, kind = _numbered(data.get("kind", "") for _, data in graph.nodes.items())
+    nodes, node = _numbered(data.get("node") for _, data in graph.nodes.items())
+    accelerators, accelerator = _numbered(data.get("accelerator") for _, data in graph.nodes.items())
+    vertices = Vertices(kinds, kind, nodes, node, accelerators, accelerator, names)
+    leaving = [others for _, others in graph.adjacency()]
+    source = np.repeat(np.arange(len(leaving)), np.array([len(others) for others in leaving], np.int64))
+    place = {name: number for number, name in enumerate(names)}
+    target = np.array([place[other] for others in leaving for other in others], np.int64)
+    distinct, which = _numbered(data["link"] for others in leaving for data in others.values())
+    return Topology(vertices, Links(distinct, which), source, target)
+
+
+def search_route(graph: nx.DiGraph[str], gpus: Sequence[str], source: str, target: str) -> list[str]:
+    """Return the vertices of a route with the fewest links, through no other one of *gpus* if possible.
+
+    Raises `ClusterError` if there is no route.
+    """
+    import networkx as nx
+
+    others = [gpu for gpu in gpus if gpu not in (source, target)]
+    for part in (nx.restricted_view(graph, others, []), graph):
+        try:
+            path: list[str] = nx.shortest_path(part, source, target)
+        except nx.NetworkXNoPath:
+            continue
+        return path
+    raise ClusterError(f"there is no route from {source} to {target}")
+
+
+def _numbered(values: Iterable[T | None]) -> tuple[tuple[T, ...], Indices]:
+    """The distinct *values* and the place of each; `NONE` for None."""
+    table: Table[T] = Table()
+    numbers = [NONE if value is None else table.number(value) for value in values]
+    return table.values, np.array(numbers, np.int64)

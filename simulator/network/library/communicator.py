@@ -1,0 +1,285 @@
+"""A communicator turns each communication into a transfer plan: steps placed on links, at a given fidelity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import inf
+from operator import attrgetter
+
+import numpy as np
+
+from simulator.hardware.cluster import Cluster
+from simulator.hardware.hashing import Indices
+from simulator.hardware.kernel import memory_bound
+from simulator.network.library import tuner
+from simulator.network.library.tuner import unequal
+from simulator.network.placing.candidates import Candidate, GroupTopology, PlacedStep, candidate, candidates
+from simulator.network.placing.isomorphic_groups import Placement, Placements, Shape, relabelled_plan
+from simulator.network.placing.routes import route
+from simulator.network.plan import Flow, Phase, TransferPlan
+from simulator.network.step import Group, Step, Transfer
+from simulator.network.transport import Transport
+from simulator.reading.errors import SimulatorError
+from simulator.schedule.ops import PerPeer
+
+FIDELITIES = ("alpha_beta", "flow", "chunk")
+
+_Request = tuple[str, str, float, int, str, PerPeer | None]
+"""A collective: kind, axis, bytes, root, algorithm, bytes per peer."""
+
+_MESSAGE: tuple[Transfer, ...] = ((0, 1),)
+
+EMPTY = TransferPlan("none", "none", (), 0.0)
+"""The plan of a communication without transfers: one rank, or no bytes."""
+
+
+class Communicator:
+    """The ranks on *devices* of *cluster*, which communicate by *transport*.
+
+    *fidelity* says how steps become phases. ``alpha_beta``: one delay without contention. ``flow``: one phase for each
+    step. ``chunk``: one phase for each repetition. *algorithms* fixes the algorithm of a collective or an
+    ``axis.collective``. Each plan and its flows are made once and reused. Raises `SimulatorError` for unknown names.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        devices: Sequence[str],
+        transport: Transport,
+        fidelity: str = "flow",
+        algorithms: Mapping[str, str] | None = None,
+    ) -> None:
+        if fidelity not in FIDELITIES:
+            raise SimulatorError(f'fidelity "{fidelity}" must be one of {", ".join(FIDELITIES)}')
+        self.algorithms: Mapping[str, str] = algorithms or {}
+        tuner.check(self.algorithms)
+        self.cluster, self.devices, self.transport, self.fidelity = cluster, tuple(devices), transport, fidelity
+        self._topologies: dict[tuple[int, ...], GroupTopology] = {}
+        self._plans: dict[tuple[object, ...], TransferPlan] = {}
+        self._models: dict[tuple[Hashable, int], tuple[TransferPlan, Indices]] = {}
+        self._shapes: dict[tuple[_Request, Group], Shape] = {}
+        self._placements = Placements(cluster)
+
+    @property
+    def regular(self) -> bool:
+        """Whether the isomorphism of groups does not depend on the request."""
+        return self.cluster.regularity is not None
+
+    @cached_property
+    def _device(self) -> Indices:
+        """The number of the device of each rank, of shape ``(ranks,)``."""
+        return self.cluster.numbers(self.devices)
+
+    def collective(
+        self,
+        kind: str,
+        axis: str,
+        ranks: tuple[int, ...],
+        nbytes: float,
+        root: int = 0,
+        algorithm: str = "auto",
+        per_peer: PerPeer | None = None,
+    ) -> TransferPlan:
+        """Return the plan of the collective *kind* over *ranks* of an axis of the family *axis*.
+
+        *nbytes*: the full vector. *root*: a position in *ranks*. *algorithm*: the request of the op itself. *per_peer*:
+        for an all-to-all, the bytes for each position, or of each.
+        """
+        if per_peer is not None and len(per_peer) != len(ranks):
+            raise SimulatorError(
+                f"{kind} over {axis}: bytes for {len(per_peer)} peers in a group of {len(ranks)} ranks"
+            )
+        if len(ranks) < 2 or not nbytes:
+            return EMPTY
+        key = kind, axis, ranks, nbytes, root, algorithm, per_peer
+        if key not in self._plans:
+            request = kind, axis, nbytes, root, algorithm, per_peer
+            placement = self.collectives(*request[:5], np.array([ranks]), per_peer)
+            self._plans[key] = self._relabelled(request, placement, lambda: self._chosen(request, self.topology(ranks)))
+        return self._plans[key]
+
+    def collectives(
+        self,
+        kind: str,
+        axis: str,
+        nbytes: float,
+        root: int,
+        algorithm: str,
+        groups: Indices,
+        per_peer: PerPeer | None = None,
+    ) -> Placement:
+        """Return the placement of *groups* of ranks for a `collective`.
+
+        Isomorphic groups have equal plans up to link numbers.
+        """
+        request = kind, axis, nbytes, root, algorithm, per_peer
+        return self._placements.of(
+            self._device[groups], lambda number: self._shape(request, self.topology(tuple(groups[number].tolist())))
+        )
+
+    def _relabelled(self, request: Hashable, placement: Placement, plan: Callable[[], TransferPlan]) -> TransferPlan:
+        """The plan for this *placement*: that of an isomorphic group with the same request, relabelled."""
+        key, slots = (request, int(placement.patterns[0])), placement.slots[0]
+        if key not in self._models:
+            self._models[key] = plan(), slots
+        model, before = self._models[key]
+        return model if before is slots else relabelled_plan(model, before, slots)
+
+    def _shape(self, request: _Request, topology: GroupTopology) -> Shape:
+        """The group and its transfers under all candidate algorithms.
+
+        All candidates count: groups that are isomorphic under the best one of the first group may differ under another.
+        """
+        key = request, topology.group
+        if key not in self._shapes:
+            every = (step for steps in self._choices(request, topology).values() for step in steps)
+            self._shapes[key] = topology.group, tuple(dict.fromkeys(t for step in every for t in step.transfers))
+        return self._shapes[key]
+
+    def _choices(self, request: _Request, topology: GroupTopology) -> dict[str, list[Step]]:
+        """The steps of each usable algorithm."""
+        kind, axis, nbytes, root, algorithm, per_peer = request
+        names = tuner.usable_algorithms(self.transport, self.algorithms, axis, kind, algorithm, topology.properties)
+        made = {name: tuner.steps(name, kind, topology.group, nbytes, root) for name in names}
+        return made if per_peer is None else {name: unequal(steps, per_peer) for name, steps in made.items()}
+
+    def _chosen(self, request: _Request, topology: GroupTopology) -> TransferPlan:
+        return self._plan(request[0], topology, self._choices(request, topology), request[2], topology.channels)
+
+    def send(self, sender: int, receiver: int, nbytes: float) -> TransferPlan:
+        """Return the plan of a message between two ranks. The one or two SMs that it occupies are not counted."""
+        if not nbytes:
+            return EMPTY
+        key = "send", sender, receiver, nbytes
+        if key not in self._plans:
+            placement = self.sends(np.array([(sender, receiver)]))
+            topology = self.topology((sender, receiver))
+            self._plans[key] = self._relabelled(("send", nbytes), placement, lambda: self._message(topology, nbytes))
+        return self._plans[key]
+
+    def sends(self, pairs: Indices) -> Placement:
+        """Return the placement of *pairs* (sender, receiver) of ranks for messages of any size."""
+        return self._placements.of(self._device[pairs], lambda _: ("send", _MESSAGE))
+
+    def _message(self, topology: GroupTopology, nbytes: float) -> TransferPlan:
+        choices = {"direct": [Step(_MESSAGE, nbytes)]}
+        plan = self._plan("send", topology, choices, nbytes, self.transport.blocks)
+        # the latency of the links does not occupy the sender
+        first, *others = plan.phases
+        wire = min(first.latency, self.cluster.latency(route(self.cluster, *topology.devices)))
+        phases = (replace(first, latency=first.latency - wire), *others)
+        return replace(plan, phases=phases, sms=0.0, delivery=wire)
+
+    def copy(self, rank: int, nbytes: float, source: str, to: str) -> TransferPlan:
+        """Return the plan of a copy by *rank* from *source* to *to* (`Cluster.copy_path`). Only the links count."""
+        if not nbytes or self.devices[rank] in self._host_number:
+            return EMPTY
+        key = "copy", rank, nbytes, source, to
+        if key not in self._plans:
+            request, placement = ("copy", nbytes, source, to), self.copies(np.array([rank]), source, to)
+            self._plans[key] = self._relabelled(request, placement, lambda: self._copied(rank, nbytes, source, to))
+        return self._plans[key]
+
+    def copies(self, ranks: Indices, source: str, to: str) -> Placement:
+        """Return the placement of *ranks* for copies by each rank from *source* to *to*."""
+        names, host_of = [self.devices[rank] for rank in ranks.tolist()], self.cluster.host_of
+        if not self.regular:
+            return self._placements.of_paths([self._copy_path(name, source, to) for name in names])
+        hosts = [name if name in self._host_number else host_of(name) for name in names]
+        pairs = np.array([self._device[ranks], [self._host_number[host] for host in hosts]]).T
+        return self._placements.of(pairs, lambda _: ("copy", _MESSAGE))
+
+    def _copy_path(self, device: str, source: str, to: str) -> tuple[int, ...]:
+        return () if device in self._host_number else self.cluster.copy_path(device, source, to)
+
+    @cached_property
+    def _host_number(self) -> Mapping[str, int]:
+        return {host: number for number, host in enumerate(self.cluster.hosts, len(self.cluster.gpus))}
+
+    def _copied(self, rank: int, nbytes: float, source: str, to: str) -> TransferPlan:
+        path = self._copy_path(self.devices[rank], source, to)
+        if not path:
+            return self._in_memory(self.cluster.host_of(self.devices[rank]), nbytes)
+        links = [self.cluster.links[number] for number in path]
+        weights = tuple([1.0 / self.transport.link_efficiency(link) for link in links])
+        alone = min((link.bandwidth / weight for link, weight in zip(links, weights, strict=True)), default=inf)
+        flow = Flow(path, (1,) * len(path), path, weights, alone)
+        step, wire = Step(_MESSAGE, nbytes), self.cluster.latency(path)
+        bare = Candidate("copy", "copy", (PlacedStep(step, wire, (flow,), nbytes / alone),), 0.0, 1.0)
+        return TransferPlan("copy", "copy", tuple(self._phases(bare)), nbytes)
+
+    def _in_memory(self, host: str, nbytes: float) -> TransferPlan:
+        """The plan of *nbytes* in the memory of *host*, which has no link of its own: nothing shares it."""
+        seconds = self.cluster.accelerator(host).kernel_seconds(memory_bound(nbytes))
+        return TransferPlan("copy", "copy", (Phase(seconds, (), 0.0, contended=False),), nbytes)
+
+    def buffer_bytes(self, ranks: tuple[int, ...]) -> float:
+        """Return the bytes that the library holds on each GPU of the group *ranks* for its channels."""
+        if len(ranks) < 2:
+            return 0.0
+        return self.topology(ranks).channels * self.transport.buffer_bytes
+
+    def topology(self, ranks: tuple[int, ...]) -> GroupTopology:
+        """Return the topology of the group *ranks*, which is made once."""
+        if ranks not in self._topologies:
+            self._topologies[ranks] = GroupTopology(
+                self.cluster, [self.devices[rank] for rank in ranks], self.transport
+            )
+        return self._topologies[ranks]
+
+    def _plan(
+        self, kind: str, topology: GroupTopology, choices: Mapping[str, Sequence[Step]], nbytes: float, channels: int
+    ) -> TransferPlan:
+        """The plan of the candidate that is fastest by the tuning model on idle links, with at most *channels*
+        channels.
+        """
+        transport = self.transport
+        tuning_model = transport.tuning_model or transport
+        judged = topology
+        if self.cluster.chooses and tuning_model is not transport:
+            # a library does not see collisions on the cables of a fabric
+            judged = GroupTopology(self.cluster, topology.devices, transport, cables=False)
+        best = min(candidates(tuning_model, judged, kind, choices, nbytes), key=attrgetter("seconds"), default=None)
+        if best is None:
+            return EMPTY
+        if tuning_model is not transport:
+            steps = choices[best.algorithm]
+            best = candidate(transport, topology, kind, best.algorithm, best.protocol, steps, nbytes)
+        channels_open = transport.channels_used(
+            best.algorithm, best.protocol, nbytes, topology.properties.ranks, channels
+        )
+        sms = channels_open / (self.cluster.accelerator(topology.devices[0]).sms or inf)
+        return TransferPlan(best.algorithm, best.protocol, tuple(self._phases(best)), best.sent_bytes, sms)
+
+    def _phases(self, chosen: Candidate) -> Iterator[Phase]:
+        """The phases of the candidate *chosen*, at the communicator's fidelity."""
+        placed, base, latency_factor = chosen.placed, chosen.base, chosen.latency_factor
+        if self.fidelity == "chunk":
+            for one in placed:
+                repeat = one.step.repeat
+                latency = latency_factor * one.latency / repeat
+                yield Phase(latency + latency_factor * base, one.flows, one.step.nbytes)
+                yield from [Phase(latency, one.flows, one.step.nbytes)] * (repeat - 1)
+                base = 0.0
+            return
+        for run in _merged(placed):
+            seconds = latency_factor * (base + sum(one.latency for one in run))
+            nbytes = sum(one.step.nbytes * one.step.repeat for one in run)
+            if self.fidelity == "flow":
+                yield Phase(seconds, run[0].flows, nbytes)
+            else:
+                yield Phase(seconds + sum(one.busy for one in run), run[0].flows, nbytes, contended=False)
+            base = 0.0
+
+
+def _merged(placed: Sequence[PlacedStep]) -> list[list[PlacedStep]]:
+    """Successive steps with the same flows, merged into runs."""
+    runs: list[list[PlacedStep]] = []
+    for one in placed:
+        if runs and runs[-1][0].flows is one.flows:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return runs

@@ -1,0 +1,66 @@
+"""Names in a scenario, of files of the project or import paths of the user's own, and the parameters of the function
+so named, from the keys beside its name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, create_model
+
+from simulator.reading.errors import SimulatorError
+from simulator.reading.lookup import find, names, plain
+from simulator.reading.quantities import Section
+from simulator.reading.validation import Fault, listed, near
+
+
+def known(name: str, package: str, extra: Sequence[str] = (), only: Sequence[str] | None = None) -> str:
+    """Return *name* if *package* has such a file (*only*: some of them; *extra*: more), or if it can be imported.
+
+    The import path of a file of *package*, such as ``simulator.network.library.nccl``, becomes its name: ``nccl``.
+    Raises `Fault` with the existing names, or with the error of the user's module.
+    """
+    choices = [*extra, *(names(package) if only is None else only)]
+    name = plain(package, name)
+    if name in choices:
+        return name
+    if "." not in name.strip("."):
+        raise Fault((), f'must be {listed(choices)}, not "{name}"', near(name, choices))
+    try:
+        find(package, name)
+    except SimulatorError:
+        home, _, stem = name.rpartition(".")
+        built_in = f"; it must be {listed(choices)}, or can be imported" if choices else ""
+        raise Fault((), f"there is no {stem} in {home}{built_in}") from None
+    except Exception as error:  # whatever the user's module raises
+        raise Fault((), f"{name} cannot be imported: {type(error).__name__}: {error}") from None
+    return name
+
+
+def parameters(function: Callable[..., Any], given: Mapping[str, Any], also: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return *given*, validated as arguments of *function* after its first.
+
+    *also*: further keys, which belong to no function. Raises `Fault` for an unknown key, with the known ones, and
+    pydantic's `ValidationError` for a wrong value.
+    """
+    signature = list(inspect.signature(function).parameters.values())[1:]
+    hints = get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {
+        parameter.name: (
+            hints.get(parameter.name, Any),
+            ... if parameter.default is parameter.empty else parameter.default,
+        )
+        for parameter in signature
+    }
+    for key in given:
+        if key not in fields:
+            name = getattr(function, "__name__", str(function))
+            takes = f"takes {', '.join(fields)}" if fields else "takes no parameters"
+            raise Fault(key, f"unknown key; {name} {takes}", near(key, [*fields, *also]))
+    if not given and all(default is not ... for _, default in fields.values()):
+        return {}
+    model: type[BaseModel] = create_model("Parameters", __base__=Section, **fields)
+    validated = model.model_validate(dict(given))
+    return {name: getattr(validated, name) for name in given}

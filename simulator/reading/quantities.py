@@ -1,0 +1,225 @@
+"""Quantities in files: texts with a unit, which become SI floats; counts are plain whole numbers.
+
+Limits are far beyond any machine: they catch wrong exponents, not ambitious designs.
+
+Parameters of a fabric that are one factor or several.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter, WithJsonSchema, WrapValidator
+
+from simulator.reading.units import EXAMPLES, UNITS, parse, show
+
+LARGEST = {"bandwidth": 1e15, "size": 1e18, "time": 1e9, "rate": 1e21, "power": 1e9}
+"""SI. A link of 1 PB/s, 1 EB, 30 years, 1 ZFLOP/s of one device, 1 GW of one device."""
+
+SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+"""Of numbers of tokens, samples and parameters, as papers write them."""
+
+COUNTED = re.compile(r"\s*\+?([0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,2})?)\s*([KkMmBbGgTt]?)\s*")
+SMALLEST = {"bandwidth": 1e-3, "size": 1e-3, "time": 1e-18, "rate": 1e-3, "power": 1e-3}
+"""SI, of what is not 0. Quotients of these limits are finite: results never hold infinity."""
+
+MOST = 2**24
+"""Largest count of anything: 16,777,216. The longest sequence known is Llama 4 Scout's, 10,485,760 positions."""
+
+
+class Section(BaseModel):
+    """A mapping of a scenario or catalogue file: unknown keys are faults, and values stay as they were read."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=(), defer_build=True
+    )
+
+
+def written(value: Any) -> str:
+    """Return *value* as the user wrote it, for an error message.
+
+    >>> written("eight"), written(None), written(True), written([1])
+    ('"eight"', 'nothing', 'true', 'a list')
+    """
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"' if len(value) < 60 else f'"{value[:57]}..."'
+    if isinstance(value, int | float):
+        return _short(value)
+    return "a mapping" if isinstance(value, dict) else "a list"
+
+
+def _quantity(dimension: str, *, zero: bool = False) -> Callable[[Any], float]:
+    def validate(value: Any) -> float:
+        if isinstance(value, dict | list) or value is None or isinstance(value, bool):
+            raise ValueError(f"must be a quantity, e.g. {EXAMPLES[dimension]}, not {written(value)}")
+        si = parse(value, dimension)
+        if si < 0 or (si == 0 and not zero):
+            raise ValueError(f"must be {'at least' if zero else 'above'} 0, not {value}")
+        check_size(si, dimension, value)
+        return si
+
+    return validate
+
+
+def check_size(si: float, dimension: str, value: Any) -> None:
+    """Raise `ValueError` if *si*, a positive quantity or 0, is beyond the limits; *value*: as the user wrote it."""
+    if si > LARGEST[dimension]:
+        raise ValueError(f"{value} is absurd; the most that is taken is {show(LARGEST[dimension], dimension)}")
+    if 0 < si < SMALLEST[dimension]:
+        raise ValueError(f"{value} is absurd; the least that is taken is {show(SMALLEST[dimension], dimension)}")
+
+
+def _shown(dimension: str) -> PlainSerializer:
+    """Return the serialiser that writes a quantity with its unit to JSON and YAML."""
+    return PlainSerializer(lambda value: show(value, dimension, 9), return_type=str, when_used="json-unless-none")
+
+
+def _schema(dimension: str) -> WithJsonSchema:
+    units = "|".join(sorted(UNITS[dimension], key=lambda unit: (-len(unit), unit)))
+    return WithJsonSchema(
+        {
+            "type": "string",
+            "description": f"a {dimension} with its unit, e.g. {EXAMPLES[dimension]}",
+            "pattern": rf"^\s*\+?[0-9._]+([eE][-+]?[0-9]+)?\s*({units})\s*$",
+        }
+    )
+
+
+def _whole(least: int, most: int = MOST) -> Callable[[Any], int]:
+    def validate(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"must be a whole number, not {written(value)}")
+        if value < least:
+            raise ValueError(f"must be at least {least}, not {_short(value)}")
+        if value > most:
+            raise ValueError(f"{_short(value)} is absurd; the most that is taken is {most}")
+        return value
+
+    return validate
+
+
+def _short(value: float) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if abs(value) < 10**15 else f"about 1e{len(str(abs(value))) - 1}"
+
+
+LEAST_RATIO = 1e-9
+"""Smallest factor or share that is not 0."""
+
+
+def number(least: float, most: float, *, open_end: bool = False) -> Callable[[Any], float]:
+    """Return a validator of finite numbers from *least* (with *open_end*: above it) to *most*."""
+
+    def validate(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"must be a number, not {written(value)}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"must be finite, not {value}")
+        if value < least or (open_end and value == least):
+            raise ValueError(f"must be {'above' if open_end else 'at least'} {least:g}, not {_short(value)}")
+        if value > most:
+            raise ValueError(f"must be at most {most:g}, not {_short(value)}")
+        if open_end and value < LEAST_RATIO:
+            raise ValueError(f"{_short(value)} is absurd; the least that is taken is {LEAST_RATIO:g}")
+        return float(value)
+
+    return validate
+
+
+def _counted(value: Any) -> float:
+    """Return a number of tokens, samples or parameters; K, M, B or G, and T are thousands, millions, and so on.
+
+    >>> _counted("1.5T"), _counted("300 B"), _counted(300e9)
+    (1500000000000.0, 300000000000.0, 300000000000.0)
+    """
+    found = COUNTED.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, str) and not found:
+        raise ValueError(f'must be a number, e.g. 300e9 or "300B" (K, M, B or G, T), not {written(value)}')
+    # decimal, so that 1.1T is the same number as 1.1e12
+    plain = float(Decimal(found[1].replace("_", "")) * SUFFIXES[found[2].upper()]) if found else value
+    return number(0.0, 1e30)(plain)
+
+
+def whole_number(value: Any) -> Any:
+    """Refuse true and false, which Python takes as 1 and 0."""
+    if isinstance(value, bool | float):
+        raise ValueError(f"must be a whole number, not {written(value)}")
+    return value
+
+
+def _true_or_false(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"must be true or false, not {written(value)}")
+    return value
+
+
+Version = Annotated[Literal[1], BeforeValidator(whole_number)]
+"""The version of a file's form."""
+
+Bandwidth = Annotated[float, BeforeValidator(_quantity("bandwidth")), _schema("bandwidth"), _shown("bandwidth")]
+"""bytes/s, above 0."""
+Size = Annotated[float, BeforeValidator(_quantity("size")), _schema("size"), _shown("size")]
+"""bytes, above 0."""
+Amount = Annotated[float, BeforeValidator(_quantity("size", zero=True)), _schema("size"), _shown("size")]
+"""bytes, 0 allowed: a measured or unit model may have none."""
+Time = Annotated[float, BeforeValidator(_quantity("time", zero=True)), _schema("time"), _shown("time")]
+"""s, 0 allowed."""
+Duration = Annotated[float, BeforeValidator(_quantity("time")), _schema("time"), _shown("time")]
+"""s, above 0: an interval, a mean time between failures."""
+Rate = Annotated[float, BeforeValidator(_quantity("rate")), _schema("rate"), _shown("rate")]
+"""FLOP/s, above 0."""
+Power = Annotated[float, BeforeValidator(_quantity("power")), _schema("power"), _shown("power")]
+"""W, above 0."""
+
+Count = Annotated[int, BeforeValidator(_whole(1)), WithJsonSchema({"type": "integer", "minimum": 1})]
+"""A count of GPUs, nodes, layers ...: at least 1."""
+Index = Annotated[int, BeforeValidator(_whole(0)), WithJsonSchema({"type": "integer", "minimum": 0})]
+"""A rank, a GPU's number, a seed: at least 0."""
+Number = Annotated[float, BeforeValidator(number(0.0, 1e30)), WithJsonSchema({"type": "number", "minimum": 0})]
+"""Without unit, 0 or more: tokens, money."""
+Quantity = Annotated[
+    float,
+    BeforeValidator(_counted),
+    WithJsonSchema(
+        {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^{COUNTED.pattern}$"}]}
+    ),
+]
+"""A large number of things, 0 or more: tokens, samples, parameters; 1.5T is 1.5e12."""
+Ratio = Annotated[
+    float, BeforeValidator(number(0.0, 1e6, open_end=True)), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
+]
+"""A factor above 0."""
+Fraction = Annotated[
+    float,
+    BeforeValidator(number(0.0, 1.0, open_end=True)),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+]
+"""A share, above 0 and at most 1."""
+Flag = Annotated[bool, BeforeValidator(_true_or_false), WithJsonSchema({"type": "boolean"})]
+"""true or false."""
+
+
+def one_or_list(one: Any) -> WrapValidator:
+    """Return the validator of ``One | list[One]`` that reports the faults of the given form only."""
+    adapter = cache(TypeAdapter)  # made when the first value of that form is validated
+
+    def validate(value: Any, _: Any) -> Any:
+        if isinstance(value, list) and not value:
+            raise ValueError("must have at least one entry")
+        return adapter(list[one] if isinstance(value, list) else one).validate_python(value)
+
+    return WrapValidator(validate)
+
+
+Ratios = Annotated[Ratio | list[Ratio], one_or_list(Ratio)]
+"""A factor above 0, or a list of them."""

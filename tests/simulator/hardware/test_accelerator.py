@@ -1,0 +1,159 @@
+"""An accelerator prices kernels by physical parameters: closed forms of each."""
+
+from dataclasses import replace
+from math import inf
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from simulator.hardware.accelerator import Accelerator, Software
+from simulator.hardware.kernel import Kernel, matmul, measured, memory_bound
+from topologies import cluster
+
+GPU = Accelerator(
+    peak_flops=100e12, memory_bandwidth=1e12, sms=100, matmul_efficiency=0.8, memory_efficiency=0.5,
+    attention_efficiency=0.4, attention_backward=0.2, k_half=64,
+)  # fmt: skip
+
+
+def test_a_product_of_whole_waves_runs_at_the_peak_that_its_depth_allows():
+    m = n = 2560  # 10 x 20 tiles of 256 x 128: two waves of 100 SMs
+    k = 64
+    gpu = replace(GPU, memory_bandwidth=inf)
+    assert gpu.kernel_seconds(matmul(m, n, k, precision="bf16")) == pytest.approx(2 * 2 * m * n * k / 80e12)
+
+
+def test_a_memory_bound_kernel_takes_its_bytes_over_the_bandwidth_reached():
+    assert GPU.kernel_seconds(memory_bound(1e9)) == pytest.approx(2e-3)
+
+
+@pytest.mark.parametrize(("which", "share"), [("forward", 0.4), ("backward", 0.2)])
+def test_fused_attention_has_shares_of_its_own(which, share):
+    kernel = Kernel(1.0, 0.0, (96, 4096, 2048, 128), "bf16", attention=which)
+    flops = 2 * 96 * 4096 * 2048 * 128
+    assert GPU.kernel_seconds(kernel) == pytest.approx(flops / (100e12 * share))
+
+
+def test_the_slowest_of_many_is_as_slow_as_draws_say():
+    gpu = Accelerator(peak_flops=1e12, sms=1, matmul_efficiency=0.5, spread=0.02)
+    draws = 1 + 0.02 * np.random.default_rng(0).standard_normal((4000, 256)).max(axis=1)
+    slower = gpu.matmul_efficiency / gpu.slowest_of(256).matmul_efficiency
+    assert slower == pytest.approx(draws.mean(), rel=1e-3)
+    assert gpu.slowest_of(1) == gpu
+
+
+def test_the_slowest_moves_bytes_as_fast_as_all():
+    slowest = Accelerator(memory_bandwidth=1e12, spread=0.05).slowest_of(1000)
+    assert slowest.kernel_seconds(memory_bound(1e9)) == 1e-3
+
+
+def test_small_kernels_take_as_long_as_the_host_needs_to_launch_them():
+    kernels = [memory_bound(1.0, launches=3), memory_bound(1.0), measured(1.0)]
+    assert GPU.seconds(kernels, Software(launch_seconds=1e-5)) == pytest.approx(1.0 + 4e-5)
+
+
+def test_what_stands_in_anothers_place_may_be_replaced_in_turn():
+    whole = cluster({"preset": "uniform", "gpus": 2, "bandwidth": "1 GB/s", "latency": "0 s", "accelerator": "unit"})
+    unit = whole.accelerator("gpu 0")
+    fast, faster = replace(unit, peak_flops=2.0), replace(unit, peak_flops=4.0)
+    changed = whole.with_accelerators({unit: fast}).with_accelerators({fast: faster})
+    assert changed.accelerator("gpu 1") == faster
+    assert whole.accelerator("gpu 1") == unit
+    assert changed.route("gpu 0", "gpu 1") == whole.route("gpu 0", "gpu 1")
+
+
+@pytest.mark.parametrize(("which", "gain"), [("forward", 1.5), ("backward", 3.0)])
+def test_a_stack_brings_its_own_fused_attention(which: Literal["forward", "backward"], gain: float) -> None:
+    gpu = replace(GPU, sms=1, attention_efficiency=0.5, attention_backward=0.25)
+    fused = Kernel(8e12, 0.0, (1, 100, 100, 100), "fp32", attention=which)
+    product = Kernel(8e12, 0.0, (1, 128, 128, 100), "fp32")
+    stack = Software(flash_forward=1.5, flash_backward=3.0)
+    assert gpu.seconds([fused]) == pytest.approx(gain * gpu.seconds([fused], stack))
+    assert gpu.seconds([product]) == gpu.seconds([product], stack)
+
+
+@pytest.mark.parametrize(
+    ("shape", "slower"),
+    [
+        ((1, 4096, 50304, 768), 1.0),
+        ((1, 4096, 50257, 768), 2.0),
+        ((1, 4096, 768, 50257), 2.0),
+        ((1, 4095, 768, 768), 1.0),
+        ((64, 2048, 2048, 112), 1.0),
+        ((64, 2048, 2048, 108), 16.0),
+    ],
+)
+def test_unaligned_rows_cost_tensor_cores(shape: tuple[int, int, int, int], slower: float) -> None:
+    """A vocabulary that is not padded halves the speed; batches with such a head size have no tensor cores."""
+    batch, m, n, k = shape
+    gpu = Accelerator(peak_flops={"bf16": 16e12, "fp32": 1e12}, sms=1)
+    kernel = matmul(m, n, k, batch=batch, precision="bf16")
+    aligned = Kernel(kernel.flops, kernel.nbytes, kernel.shape, "bf16")
+    assert gpu.seconds([kernel]) == pytest.approx(slower * gpu.seconds([aligned]))
+
+
+def test_unaligned_rows_by_gpu_and_by_software() -> None:
+    """A GPU's file has what its kernels for such rows reach; a compiler pads them."""
+    gpu = Accelerator(peak_flops={"bf16": 16e12, "fp32": 1e12}, sms=1, unaligned_efficiency=0.2)
+    kernel, aligned = (matmul(4096, n, 768, precision="bf16") for n in (50257, 50272))  # 1,571 columns of tiles
+    assert gpu.seconds([kernel]) == pytest.approx(5 * gpu.seconds([aligned]))
+    assert gpu.seconds([kernel], Software(padded=True)) == gpu.seconds([aligned])
+
+
+def test_attention_of_cudnn_where_the_gpu_has_it() -> None:
+    """The stack asks for it; the GPU has shares for it, or the flash kernels of the stack run."""
+    plain = Accelerator(peak_flops=1e12, sms=1, attention_efficiency=0.25, attention_backward=0.125)
+    gpu = replace(plain, cudnn_attention_efficiency=0.5, cudnn_attention_backward=0.5)
+    stack = Software(flash_forward=1.0, flash_backward=2.0, cudnn_attention=True)
+    for which, share in (("forward", 0.25), ("backward", 0.25)):
+        kernel = Kernel(1.0, 0.0, (1, 1000, 1000, 500), "fp32", attention=which)  # type: ignore[arg-type]
+        assert plain.seconds([kernel], stack) == pytest.approx(1e9 / (share * 1e12))
+        assert gpu.seconds([kernel], stack) == pytest.approx(1e9 / (0.5 * 1e12))
+        assert gpu.seconds([kernel], replace(stack, cudnn_attention=False)) == plain.seconds([kernel], stack)
+
+
+def test_the_rows_of_a_weight_gradient_are_its_sides() -> None:
+    """The product of a weight gradient runs over samples, which may be any number."""
+    assert not matmul(768, 768, 197, precision="bf16").aligned
+    assert matmul(768, 768, 197, precision="bf16", rows=(768, 768)).aligned
+    assert matmul(64, 12, 12, precision="tf32").aligned and not matmul(64, 12, 12, precision="bf16").aligned
+
+
+def test_products_in_fp32_and_convolutions_have_efficiencies_of_their_own_without_tf32() -> None:
+    """Long products of whole tiles; a convolution in fp32 says tf32, which a V100 does not have."""
+    peaks = {"fp32": 1e12, "fp16": 8e12}
+    old = Accelerator(peak_flops=peaks, sms=1, matmul_efficiency=0.5, fp32_efficiency=0.8, convolution_efficiency=0.25)
+    new = replace(old, peak_flops={**peaks, "tf32": 4e12})
+
+    def rate(gpu: Accelerator, precision: str) -> float:
+        kernel = matmul(256, 128, 2**20, precision=precision)
+        return kernel.flops / gpu.kernel_seconds(kernel) / gpu.peak(precision)
+
+    assert [rate(old, precision) for precision in ("fp16", "fp32", "tf32")] == pytest.approx([0.5, 0.8, 0.25])
+    assert [rate(new, precision) for precision in ("fp16", "fp32", "tf32")] == pytest.approx([0.5, 0.8, 0.5])
+    slow = replace(old, spread=0.1).slowest_of(64)
+    assert rate(slow, "fp32") / rate(old, "fp32") == pytest.approx(rate(slow, "fp16") / rate(old, "fp16"))
+
+
+def test_half_depths_are_those_of_the_kind_of_product() -> None:
+    gpu = Accelerator(peak_flops={"fp32": 1e12, "fp16": 8e12}, sms=1, k_half=128, fp32_k_half=0, convolution_k_half=64)
+    seconds = [gpu.kernel_seconds(matmul(256, 128, 128, precision=p)) * gpu.peak(p) for p in ("fp16", "fp32", "tf32")]
+    assert seconds[0] / seconds[1] == pytest.approx(2.0)
+    assert seconds[2] / seconds[1] == pytest.approx(1.5)
+
+
+def test_products_and_attention_run_on_the_sms_that_communication_leaves() -> None:
+    """Deep products of whole waves, of attention and of fractions of a wave; copies are as fast as before."""
+    gpu = Accelerator(peak_flops={"bf16": 1e15}, memory_bandwidth=3e12, sms=100, tile_side=256, split_latency=1.0)
+    busy = Software(communication_sms=20)
+    attention = Kernel(1e12, 0.0, (64, 1024, 1024, 64), "bf16", attention="forward")
+    copy = memory_bound(1e9)
+    assert gpu.kernel_seconds(attention, busy) == pytest.approx(gpu.kernel_seconds(attention) / 0.8)
+    assert gpu.kernel_seconds(copy, busy) == gpu.kernel_seconds(copy)
+    # 400 tiles of 256 x 128: four waves of 100 SMs, five of 80
+    product = matmul(256 * 20, 128 * 20, 4096, precision="bf16")
+    assert gpu.kernel_seconds(product, busy) == pytest.approx(gpu.kernel_seconds(product) * 5 / 4)
+    # 80 tiles: one wave in both
+    small = matmul(256 * 8, 128 * 10, 4096, precision="bf16")
+    assert gpu.kernel_seconds(small, busy) == pytest.approx(gpu.kernel_seconds(small))

@@ -1,0 +1,259 @@
+"""NCCL's constants against its source, its tuning model against NCCL's formulas, and its times against both."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import topologies
+from simulator.hardware.cluster import Cluster
+from simulator.network.collectives import ring, tree
+from simulator.network.library.calibration_file import transport
+from simulator.network.library.communicator import Communicator
+from simulator.network.library.nccl import PCIE, nccl, tuning_model, version_for
+from simulator.network.library.nccl_tables import LL_CEILINGS, RING_LL128, TREE, TREE_CORRECTION, TREE_LL128, VERSIONS
+from simulator.network.placing.candidates import GroupTopology, candidate
+from simulator.network.plan import TransferPlan
+from simulator.network.transport import NET, NVLINK, GroupProperties, Transport
+from topologies.uniform_and_tree import uniform
+
+DATA = Path(__file__).parents[4] / "../shared/data"
+PUBLISHED = Path(__file__).parents[4] / "scenarios/published"
+
+NAMES = {"v2.5.6": "2.5", "v2.10.3": "2.10", "HEAD 2026-06 (5067397c)": "2.30"}
+
+
+def table(name: str) -> list[dict[str, str]]:
+    path = DATA / f"{name}.csv"
+    if not path.exists():
+        pytest.skip(f"the published measurements are absent: {path.name}")
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def figures(row: dict[str, str]) -> tuple[float, ...]:
+    return tuple(float(row[column]) for column in ("LL_or_N1", "LL128_or_N2", "Simple_or_N4_or_value"))
+
+
+def test_latencies_are_those_of_the_source() -> None:
+    compared = 0
+    for row in table("nccl_tuning_constants"):
+        name, tables = row["key"].lower(), VERSIONS[NAMES[row["nccl_version"]]]
+        if name not in ("ring", "tree"):
+            continue
+        if row["table"] == "baseLatencies":
+            assert tables.base[name] == figures(row)
+        elif row["table"].startswith("hwLatencies"):
+            assert tables.hop[row["table"].partition("/")[2]][name] == figures(row)
+        else:
+            continue
+        compared += 1
+    assert compared == 8 + 8 + 6
+
+
+def test_ceilings_and_corrections_are_those_of_the_source() -> None:
+    rows = table("nccl_tuning_constants")
+    factors = [figures(row) for row in rows if row["table"] == "treeCorrectionFactor"]
+    printed = list(zip(*(TREE_CORRECTION["tree", protocol] for protocol in nccl().protocols), strict=True))
+    # the last entry in the source is never used: logSize < 23
+    assert factors[:23] == printed
+    volta, ampere, hopper, blackwell = (figures(row) for row in rows if row["table"] == "llMaxBws")
+    limits = {where: limit / 1e9 for (_, _, where), limit in LL_CEILINGS.items()}
+    assert [limits[f"nvlink{n}"] for n in (2, 3, 4, 5)] == [volta[0], ampere[0], hopper[0], blackwell[0]]
+    assert [limits[f"{v} {n}"] for v in ("intel", "amd") for n in (2, 4)] == [*volta[1:], *ampere[1:]]
+
+
+def test_limits_of_channels_are_those_of_the_source() -> None:
+    generations = dict(zip(("Volta", "Ampere", "Hopper", "Blackwell"), RING_LL128, strict=True))
+    tables = {"perChMaxRingLL128Bws": RING_LL128, "perChMaxTreeLL128Bws": TREE_LL128, "perChMaxTreeBws": TREE}
+    rows = [row for row in table("nccl_tuning_constants") if row["table"] in tables]
+    assert len(rows) == 12
+    for row in rows:
+        assert tables[row["table"]][generations[row["key"]]] == figures(row)
+
+
+def test_bandwidths_are_those_of_the_source() -> None:
+    widths = {
+        row["key"]: float(row["Simple_or_N4_or_value"])
+        for row in table("nccl_tuning_constants")
+        if row["table"].startswith("topo.h")
+    }
+    assert VERSIONS["2.30"].nvlink * 25 == widths["SM70_NVLINK_BW"] == widths["SM80_NVLINK_BW"]
+    assert PCIE["pcie3"] == widths["PCI_BW"] * 1e9
+    assert tuning_model("2.10").efficiency["NET"] == widths["NET_BW"] / 12.5
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("protocol", ["LL", "LL128", "Simple"])
+def test_latency_in_a_server_is_that_of_the_tuning_model(version: str, protocol: str) -> None:
+    """Ring: base + 2 (n - 1) hops. Tree: base + 2 (n - 1) of its own hops. NCCL's figures include the wire."""
+    model = tuning_model(version)
+    cluster = topologies.cluster("dgx_a100_80gb")
+    topology = GroupTopology(cluster, cluster.gpus, model)
+    column = ("LL", "LL128", "Simple").index(protocol)
+    for name, build in (("ring", ring.all_reduce), ("tree", tree.all_reduce)):
+        found = candidate(model, topology, "all_reduce", name, protocol, build(topology.group, 1e6), 1e6)
+        base, hop = VERSIONS[version].base[name][column] * 1e-6, VERSIONS[version].hop[NVLINK][name][column] * 1e-6
+        assert found.base == pytest.approx(base)
+        assert sum(one.latency for one in found.placed) == pytest.approx(14 * hop)
+
+
+def seconds(cluster: Cluster, ranks: int, nbytes: float, version: str = "2.10") -> float:
+    plan = Communicator(cluster, cluster.gpus, nccl(version), "alpha_beta").collective(
+        "all_reduce", "dp", tuple(range(ranks)), nbytes
+    )
+    return sum(phase.latency for phase in plan.phases)
+
+
+def test_nccl_chooses_by_its_tuning_model_even_where_that_is_wrong() -> None:
+    """Eight V100 send 12 MiB by LL128, as NCCL's tables advise; where that ends, vTrain's sweep falls by 58 us."""
+    cluster = topologies.cluster("dgx1")
+
+    def plan(transport: Transport, nbytes: float) -> TransferPlan:
+        return Communicator(cluster, cluster.gpus, transport).collective("all_reduce", "dp", tuple(range(8)), nbytes)
+
+    for size in range(10, 31):
+        predicted, taken = plan(tuning_model("2.10"), 2.0**size), plan(nccl(), 2.0**size)
+        assert (predicted.algorithm, predicted.protocol) == (taken.algorithm, taken.protocol)
+    taken, best = plan(nccl(), 12 * 2.0**20), plan(replace(nccl(), tuning_model=None), 12 * 2.0**20)
+    assert (taken.protocol, best.protocol) == ("LL128", "Simple")
+    assert best.alone < 0.95 * taken.alone
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_large_vectors_on_v100_are_limited_by_links_and_on_a100_by_channels(ranks: int) -> None:
+    """If links are the limit, rings share them fully. If channels are, the first slice of a chunk is sent alone."""
+    transport, rounds = nccl(), 2 * (ranks - 1)
+    for preset, allowed in (("dgx1", None), ("dgx_a100_80gb", transport.limits["nvlink3"])):
+        cluster = topologies.cluster(preset)
+        links = {2: 1, 4: 4, 8: 6}[ranks] * 25e9 * transport.efficiency[NVLINK]
+        busbw = rounds / ranks * 2**40 / seconds(cluster, ranks, 2**40)
+        assert busbw == pytest.approx(allowed * rounds / (rounds + 0.5) if allowed else links, rel=1e-3)
+
+
+def test_four_servers_are_near_the_measured_if_they_have_800_gbit() -> None:
+    """The table does not describe the cluster; 92 GB/s fits four HDR NICs on each server. From 1 GiB within 5 %."""
+    cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": 4, "node": {"nics": 4}})
+    with (PUBLISHED / "nccl_measured.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["nodes"] == "4" and float(row["size_bytes"]) >= 2**30]
+    assert len(rows) == 5
+    for row in rows:
+        measured = float(row["time_us"]) * 1e-6
+        assert seconds(cluster, 32, float(row["size_bytes"])) == pytest.approx(measured, rel=0.05)
+
+
+def test_small_vectors_open_few_channels() -> None:
+    """Each LL thread should have 8 B of every rank's part. So 256 KiB among 8 ranks open 8 of 24 channels."""
+    cluster = topologies.cluster("dgx_a100_80gb")
+    communicator = Communicator(cluster, cluster.gpus, nccl())
+    for kib, channels in ((16, 1), (32, 1), (256, 8), (512, 16), (2**20, 24)):
+        plan = communicator.collective("all_reduce", "dp", tuple(range(8)), kib * 2.0**10)
+        assert plan.sms == pytest.approx(channels / 108), kib
+
+
+def test_a_message_between_servers_pays_launch_and_library() -> None:
+    """v2.10.3, Simple: 8.4 us once and 9.6 us for the network, which include the wire unless it is longer."""
+    once = nccl().launch + nccl().handover
+    cluster = topologies.cluster({"preset": "zhores", "nodes": 2})
+    plan = Communicator(cluster, cluster.gpus, nccl()).send(0, 4, 1.0)
+    assert cluster.latency(cluster.route("gpu 0", "gpu 4")) < 9.6e-6
+    assert plan.phases[0].latency + plan.delivery == pytest.approx(once + 18.0e-6)
+    inside = Communicator(cluster, cluster.gpus, nccl()).send(0, 1, 1.0)
+    assert inside.phases[0].latency + inside.delivery == pytest.approx(once + 11.8e-6)
+    far = uniform(2, 10e9, 50e-6)
+    plan = Communicator(far, far.gpus, nccl()).send(0, 1, 1.0)
+    assert plan.phases[0].latency == pytest.approx(once + 8.4e-6)
+    assert plan.delivery == far.latency(far.route(*far.gpus))
+
+
+def test_ll128_fills_less_where_one_gpu_sends_and_receives_through_its_nic() -> None:
+    """``ppn < 2 ? 0.7 : 0.92``, v2.10.3; later versions lack this case."""
+    cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": 4})
+    lone, pairs = (
+        GroupTopology(cluster, devices, nccl()).properties for devices in (cluster.gpus[::8], cluster.gpus[::4])
+    )
+    for version, share in (("2.10", 0.7), ("2.30", 0.92)):
+        assert nccl(version).share("all_reduce", "ring", "LL128", lone) == share
+        assert nccl(version).share("all_reduce", "ring", "LL128", pairs) == 0.92
+
+
+def test_the_nic_that_four_gpus_share_limits_zhores() -> None:
+    """100 GPUs, EDR: NCCL gets its share of a port; the bus cannot carry more."""
+    cluster = topologies.cluster({"preset": "zhores", "nodes": 25})
+    busbw = 2 * 99 / 100 * 1e9 / seconds(cluster, 100, 1e9)
+    assert 10e9 < busbw < 12.5e9 * nccl().efficiency["NET"]
+
+
+def test_without_nvlinks_and_nics_it_still_works() -> None:
+    """A crossbar of ports: one ring, the network's share of its bandwidth."""
+    cluster = uniform(4, 10e9, 1e-6)
+    expected = 1.5 * 1e9 / (10e9 * nccl().efficiency["NET"])
+    assert seconds(cluster, 4, 1e9) == pytest.approx(expected, rel=0.001)
+
+
+def test_a_chain_of_nccl_passes_on_slots_of_its_buffer() -> None:
+    """Slots of 512 KiB whatever the vector: 256 KiB pass each rank at once, 1 GiB in 2,048 of them."""
+    for nbytes, slots in ((2.0**18, 0.5), (2.0**30, 2048)):
+        times = []
+        for ranks in (8, 128):
+            cluster = uniform(ranks, 10e9, 0.0)
+            transport = replace(nccl(), tuning_model=None, protocols=("Simple",), hop_latency={}, blocks=1)
+            communicator = Communicator(cluster, cluster.gpus, transport)
+            plan = communicator.collective("broadcast", "dp", tuple(range(ranks)), nbytes)
+            assert (plan.algorithm, plan.protocol) == ("ring", "Simple")
+            times.append(plan.alone - transport.base("ring", "Simple"))
+        chunk = times[0] / (7 + max(slots, 1) - 1)
+        assert times[1] == pytest.approx(chunk * (127 + max(slots, 1) - 1))
+
+
+def test_chunks_in_the_switch_fill_two_hops_and_a_copy_and_wait_each_round() -> None:
+    """Eight H100, closed form: 16 channels pass 16 KiB each for every GPU, from 8 MiB on 32 KiB, and so on."""
+    cluster, library = topologies.cluster("dgx_h100"), replace(nccl("2.30"), handover=0.0)
+    communicator = Communicator(cluster, cluster.gpus, library, "alpha_beta")
+    rate = 18 * 20.6e9 * library.shares["nvls", "Simple", False]
+    once = library.launch + library.base_latency["nvls", "Simple"]
+    for size, chunk in ((2**22, 2**14), (2**25, 2**15), (2**28, 2**16), (2**32, 2**17)):
+        # a link carries a rank's vector and its own part of the sum
+        busy, whole = 9 / 8 * size / rate, 16 * chunk
+        rounds = size / 8 / whole
+        expected = once + busy + 2 * busy / rounds + rounds * library.round_latency["nvls", "Simple"]
+        plan = communicator.collective("all_reduce", "dp", tuple(range(8)), float(size), algorithm="nvls")
+        assert plan.alone == pytest.approx(expected, rel=0.02), size
+
+
+def test_clusters_have_the_first_version_that_knows_their_gpus() -> None:
+    assert version_for(["nvlink3", "ib_hdr"]) == "2.10"
+    assert version_for(["nvlink4", "ib_ndr"]) == "2.30"
+    assert transport("nccl", topologies.cluster("dgx_h100")).version == "2.30"
+    assert transport("nccl", topologies.cluster("dgx_a100_80gb")).version == transport("nccl").version == "2.10"
+
+
+def test_amazons_fabric_takes_its_own_latency_where_it_is_longer() -> None:
+    """15.5 us from NIC to NIC (AWS, first EFA), where NCCL's own hop of LL over a network takes 2.7 us."""
+    cluster = topologies.cluster({"preset": "p4d_24xlarge", "nodes": 2})
+    wire = cluster.latency(cluster.route("gpu 0", "gpu 8"))
+    assert 15e-6 < wire < 18e-6
+    assert nccl().message(wire, NET, "ring", "LL", GroupProperties(2, 2)) == wire
+
+
+@pytest.mark.parametrize(("nodes", "seconds_measured"), [(3, 64.8e-3), (4, 70.3e-3)])
+def test_amazons_first_fabric_passes_three_fifths_of_its_ports(nodes: int, seconds_measured: float) -> None:
+    """1 GiB on p4d.24xlarge by nccl-tests (NVIDIA/nccl, issue 527); other networks pass nine tenths."""
+    cluster = topologies.cluster({"preset": "p4d_24xlarge", "nodes": nodes})
+    assert seconds(cluster, 8 * nodes, 2.0**30) == pytest.approx(seconds_measured, rel=0.05)
+
+
+def test_grouped_sends_fill_the_buffers_of_their_channels_before_they_are_copied_out() -> None:
+    """Eight A100: 32 channels of 512 KiB, so a block of up to 16 MiB passes twice, and of 1 GiB 16 MiB do. The block
+    that a rank sends to itself is copied.
+    """
+    cluster, library = topologies.cluster("dgx_a100_80gb"), replace(nccl(), handover=0.0)
+    communicator = Communicator(cluster, cluster.gpus, library)
+    once = library.base("direct", "Simple") + library.hop_latency[NVLINK, "ring", "Simple"]
+    for nbytes, filling in ((2**23, 7 / 8 * 2**23), (2**30, 2**24)):
+        plan = communicator.collective("all_to_all", "ep", tuple(range(8)), float(nbytes))
+        rate, own = library.limits["nvlink3"], library.own_rate["direct", "Simple"]
+        assert plan.alone == pytest.approx(once + (7 / 8 * nbytes + filling) / rate + nbytes / 8 / own, rel=0.02)

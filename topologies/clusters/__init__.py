@@ -1,1 +1,0 @@
-"""Named clusters, one file each."""

@@ -1,1 +1,0 @@
-"""Host processors, one file for each kind of socket."""

@@ -1,1 +1,0 @@
-"""GPUs, one data sheet in each file."""

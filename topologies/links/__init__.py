@@ -1,1 +1,0 @@
-"""Links: one file for each kind, one direction of one link."""

@@ -1,1 +1,0 @@
-"""Fine-tuning of a frozen model by low-rank adapters (LoRA), with its weights in 4 bits on request (QLoRA)."""

@@ -1,0 +1,152 @@
+"""The keys of a mixture of experts, named as Megatron-LM and DeepSeek name them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from simulator.reading.quantities import Count, Flag, Index, Section, number
+from simulator.reading.validation import Fault
+
+if TYPE_CHECKING:
+    from workloads.operators.experts.experts import Experts, Shares
+
+MOST_EXPERTS = 100_000
+"""More is a slipped digit: the largest published mixture has 2,048 (Fedus et al. 2022, arXiv:2101.03961, table 9)."""
+
+STEEPEST = 10.0
+"""A Zipf exponent above sends all tokens to the first experts."""
+
+Exponent = Annotated[float, BeforeValidator(number(0.0, STEEPEST))]
+
+
+class Zipf(Section):
+    """Loads as Zipf has them: expert i gets a share in proportion to 1 / (i + 1)^s."""
+
+    zipf: Exponent
+    """The exponent s; 0 is balanced. Required."""
+
+
+def _capacity(value: Any) -> Any:
+    return value if value == "dropless" else number(0.0, 1000.0)(value)
+
+
+def _load(value: Any) -> Any:
+    if isinstance(value, str) and value != "balanced" and not value.endswith(".csv"):
+        raise ValueError(f'must be balanced, {{zipf: s}} or a .csv file, not "{value}"')
+    return value
+
+
+class ExpertKeys(Section):
+    """Keys of a mixture of experts. Without num_experts there is none."""
+
+    num_experts: Count | None = None
+    """Experts of a layer; by default none. Also num_local_experts, n_routed_experts."""
+    moe_router_topk: Count = 2
+    """Experts of each token; 2 by default, as in Megatron-LM. Also num_experts_per_tok."""
+    moe_ffn_hidden_size: Count | None = None
+    """Features inside an expert; by default ffn_hidden_size. Also moe_intermediate_size."""
+    moe_shared_expert_intermediate_size: Index = 0
+    """Features inside the shared expert, which every token passes; 0: there is none."""
+    moe_shared_expert_gate: Flag = False
+    """A gate scales the result of the shared expert, as in Qwen 2."""
+    first_k_dense_replace: Index = 0
+    """So many layers at the begin have a dense MLP in place of experts."""
+    moe_layer_freq: Count | list[Literal[0, 1]] = 1
+    """One in so many layers has experts, the first of them; or a list of 1 (experts) and 0 (dense), repeated."""
+    n_group: Count = 1
+    """Groups of experts; each token chooses experts in topk_group of them (node-limited routing)."""
+    topk_group: Count | None = None
+    """Groups in which the experts of a token are; by default all."""
+    capacity_factor: Annotated[float | Literal["dropless"], BeforeValidator(_capacity)] = "dropless"
+    """Tokens that an expert takes at most, relative to its equal share; others are dropped. dropless: it takes all."""
+    pad_to_capacity: Flag = False
+    """Each expert computes its whole capacity, as in Switch."""
+    router_load: Annotated[Literal["balanced"] | Zipf | str, BeforeValidator(_load)] = "balanced"
+    """How tokens spread over experts: balanced, {zipf: s}, or a CSV file with the columns expert and tokens, and layer
+    if layers differ."""
+    moe_router_bias: Flag = False
+    """The router has a bias."""
+    moe_aux_loss: Flag = True
+    """A loss for equal loads is computed."""
+
+    def experts(self, ffn_hidden_size: int, layers: int, folder: Path | None) -> Experts | None:
+        """The mixture of a model of *layers* layers; a file of loads lies in *folder*. Raises `Fault`."""
+        from workloads.operators.experts.experts import Experts
+
+        if self.num_experts is None:
+            return None
+        freq = self.moe_layer_freq
+        pattern = tuple(freq) if isinstance(freq, list) else (1, *(0,) * (freq - 1))
+        made = Experts(
+            self.num_experts,
+            self.moe_router_topk,
+            self.moe_ffn_hidden_size or ffn_hidden_size,
+            shared=self.moe_shared_expert_intermediate_size,
+            shared_gate=self.moe_shared_expert_gate,
+            groups=self.n_group,
+            chosen_groups=self.topk_group or self.n_group,
+            capacity_factor=0.0 if isinstance(self.capacity_factor, str) else self.capacity_factor,
+            padded=self.pad_to_capacity,
+            dense_first=self.first_k_dense_replace,
+            pattern=pattern,
+            router_bias=self.moe_router_bias,
+            aux_loss=self.moe_aux_loss,
+        )
+        sparse = sum(made.is_sparse(layer) for layer in range(layers))
+        return replace(made, loads=self._loads(sparse, folder))
+
+    def _loads(self, layers: int, folder: Path | None) -> tuple[Shares, ...]:
+        from workloads.operators.experts.experts import read_load, zipf
+
+        assert self.num_experts is not None
+        match self.router_load:
+            case "balanced":
+                return ((),)
+            case Zipf(zipf=exponent):
+                return (zipf(self.num_experts, exponent, self.moe_router_topk) if exponent else (),)
+            case str() as file:
+                return read_load((folder or Path()) / file, self.num_experts, self.moe_router_topk, layers)
+        raise AssertionError(self.router_load)
+
+    def check_experts(self, layers: int) -> None:
+        """Raise `Fault` for keys of experts that contradict one another, or stand without experts."""
+        if self.num_experts is None:
+            own = [key for key, field in ExpertKeys.model_fields.items() if getattr(self, key) != field.default]
+            if own:
+                raise Fault(own[0], "belongs to a mixture of experts; give num_experts too")
+            return
+        count, topk = self.num_experts, self.moe_router_topk
+        if count > MOST_EXPERTS:
+            raise Fault("num_experts", f"{count} is absurd; the most that is taken is {MOST_EXPERTS}")
+        if topk > count:
+            raise Fault("moe_router_topk", f"{topk} is more than the {count} experts")
+        self._check_groups(count, topk)
+        if self.first_k_dense_replace >= layers:
+            raise Fault(
+                "first_k_dense_replace", f"{self.first_k_dense_replace} leaves no layer of {layers} for experts"
+            )
+        if isinstance(self.moe_layer_freq, list) and not any(self.moe_layer_freq):
+            raise Fault("moe_layer_freq", "has no 1, so that no layer has experts; leave out num_experts")
+        if self.capacity_factor == 0:
+            raise Fault("capacity_factor", "0 drops every token; give a number above 0, or dropless")
+        if self.pad_to_capacity and self.capacity_factor == "dropless":
+            raise Fault("pad_to_capacity", "belongs to a capacity_factor, but no token is dropped")
+        if self.moe_shared_expert_gate and not self.moe_shared_expert_intermediate_size:
+            raise Fault(
+                "moe_shared_expert_gate", "belongs to a shared expert; give moe_shared_expert_intermediate_size"
+            )
+
+    def _check_groups(self, count: int, topk: int) -> None:
+        chosen = self.topk_group or self.n_group
+        if count % self.n_group:
+            raise Fault("n_group", f"{self.n_group} groups do not divide the {count} experts")
+        if chosen > self.n_group:
+            raise Fault("topk_group", f"{chosen} is more than the {self.n_group} groups of n_group")
+        if chosen * count // self.n_group < topk:
+            raise Fault(
+                "topk_group", f"{chosen} groups have {chosen * count // self.n_group} experts; each token has {topk}"
+            )

@@ -1,0 +1,221 @@
+"""Keys of models of images: the `model:` section of kind vision, and the entries of `layers:` in a convolutional
+model, with torch's keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from simulator.reading.quantities import Count, Flag, Index, Section, number
+from workloads.architectures.model_keys import KNOWN, MOST_FEATURES, MOST_LAYERS, Named, divides, most
+from workloads.operators.model import Model
+from workloads.operators.operator_names import Fused
+
+if TYPE_CHECKING:
+    from workloads.architectures.convolutional import ConvolutionalBuilder
+
+
+class VisionSpecification(Named):
+    """A vision transformer; keys as in Hugging Face's ViTConfig."""
+
+    kind: Annotated[Literal["vision"], KNOWN]
+    """vision: a vision transformer. Required."""
+    num_layers: Count
+    """Layers. Also num_hidden_layers. Required."""
+    hidden_size: Count
+    """Features of the hidden state. Required."""
+    num_attention_heads: Count
+    """Attention heads; they must divide hidden_size. Required."""
+    ffn_hidden_size: Count | None = None
+    """Features inside the MLP; by default 4 times hidden_size. Also intermediate_size."""
+    image_size: Count = 224
+    """Height and width of an image, pixels."""
+    patch_size: Count = 16
+    """Height and width of a patch, pixels; it must divide image_size."""
+    num_channels: Count = 3
+    """Channels of an image."""
+    num_classes: Count = 1000
+    """Classes that the head tells apart."""
+    attention: Literal["unfused", "flash"] = "unfused"
+    """unfused stores the scores, flash does not."""
+    dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.0
+    """Probability of dropout, 0 to 1; above 0 its kernels and masks count."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> VisionSpecification:
+        most("num_layers", self.num_layers, MOST_LAYERS)
+        most("hidden_size", self.hidden_size, MOST_FEATURES)
+        divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
+        divides("patch_size", self.patch_size, "image_size", self.image_size)
+        return self
+
+    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
+        """The model with products in *precision*, its elementwise kernels *fused* or not."""
+        from workloads.architectures.shape import Shape
+        from workloads.architectures.vision_transformer import vision_transformer
+        from workloads.operators.convolution import Image
+
+        shape = Shape(
+            self.num_layers,
+            self.hidden_size,
+            self.num_attention_heads,
+            self.num_attention_heads,
+            self.ffn_hidden_size or 4 * self.hidden_size,
+            (self.image_size // self.patch_size) ** 2 + 1,
+            self.num_classes,
+            tie_embeddings=False,
+            attention=self.attention,
+            attention_mask="full",
+            dropout=bool(self.dropout),
+            precision=precision,
+            fused=fused,
+        )
+        image = Image(self.num_channels, self.image_size, self.image_size)
+        return vision_transformer(shape, image, self.patch_size, self.title)
+
+
+class ConvolutionEntry(Section):
+    """`conv` output channels, *repeat* times over; with `norm` a batch norm in place of a bias."""
+
+    conv: Count
+    """Output channels of a convolution. Required."""
+    kernel_size: Count | tuple[Count, Count] = 3
+    """Height and width of the kernel, one number for both."""
+    stride: Count = 1
+    """Step between positions of the kernel."""
+    padding: Index | None = None
+    """Pixels added at each border; by default half of the kernel, so that stride 1 keeps the size."""
+    norm: Flag = False
+    """A batch norm follows, in place of a bias."""
+    activation: Flag = True
+    """A ReLU follows."""
+    repeat: Count = 1
+    """How many of them, one after the other."""
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Append it to the model."""
+        for index in range(self.repeat):
+            builder.convolution(
+                f"conv{number}" + (f".{index}" if self.repeat > 1 else ""),
+                self.conv,
+                self.kernel_size,
+                stride=self.stride,
+                padding=self.padding,
+                norm=self.norm,
+                activation=self.activation,
+            )
+
+
+class BottleneckEntry(Section):
+    """*blocks* of ResNet's bottlenecks with `bottleneck` inner channels; the first of them has the *stride*."""
+
+    bottleneck: Count
+    """Inner channels of ResNet's bottleneck; its output has four times as many. Required."""
+    blocks: Count = 1
+    """How many of them, one after the other."""
+    stride: Count = 1
+    """Stride of the first block."""
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Append it to the model."""
+        for index in range(self.blocks):
+            builder.bottleneck(f"layer{number}.{index}", self.bottleneck, self.stride if index == 0 else 1)
+
+
+class BasicEntry(Section):
+    """*blocks* of two 3x3 convolutions with `basic` channels, as in ResNet-18; the first of them has the *stride*."""
+
+    basic: Count
+    """Channels of ResNet's basic block. Required."""
+    blocks: Count = 1
+    """How many of them, one after the other."""
+    stride: Count = 1
+    """Stride of the first block."""
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Append it to the model."""
+        for index in range(self.blocks):
+            builder.basic(f"layer{number}.{index}", self.basic, self.stride if index == 0 else 1)
+
+
+class MaxPoolEntry(Section):
+    """A window of `max_pool` x `max_pool`; the *stride* is the window's size unless given."""
+
+    max_pool: Count
+    """Height and width of the window of a max pooling. Required."""
+    stride: Count | None = None
+    """Step between windows; by default the size of the window."""
+    padding: Index = 0
+    """Pixels added at each border."""
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Add it to the layer before."""
+        builder.max_pool(self.max_pool, self.stride or self.max_pool, self.padding)
+
+
+class AveragePoolEntry(Section):
+    """Down to `average_pool` x `average_pool` pixels."""
+
+    average_pool: Count
+    """Height and width of the image after an average pooling. Required."""
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Add it to the layer before."""
+        builder.average_pool(self.average_pool)
+
+
+class LinearEntry(Section):
+    """`linear` output features, a *dropout* before and an *activation* after it where asked for."""
+
+    linear: Count
+    """Output features of a fully connected operator. Required."""
+    activation: Flag = False
+    """A ReLU follows."""
+    dropout: Flag = False
+    """A dropout precedes."""
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Append it to the model."""
+        builder.linear(f"fc{number}", self.linear, activation=self.activation, drop=self.dropout)
+
+
+class BranchesEntry(Section):
+    """`branches` over one image, each a list of entries; their channels are concatenated, as in Inception."""
+
+    branches: Annotated[list[Annotated[list[Entry], Field(min_length=1)]], Field(min_length=2)]
+    """Lists of operators over the same image. Required."""
+
+    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+        """Append them to the model, one after the other."""
+        builder.branches(f"branches{number}", [partial(add_entries, builder, branch) for branch in self.branches])
+
+
+def add_entries(builder: ConvolutionalBuilder, entries: Sequence[Entry]) -> None:
+    """Append *entries* to the model of *builder*; those of a kind are numbered from 1."""
+    numbers: dict[type, int] = {}
+    for entry in entries:
+        numbers[type(entry)] = numbers.get(type(entry), 0) + 1
+        entry.add(builder, numbers[type(entry)])
+
+
+def _operator(value: Any) -> str:
+    names = ("conv", "bottleneck", "basic", "max_pool", "average_pool", "linear", "branches")
+    return next((name for name in names if isinstance(value, dict) and name in value), "conv")
+
+
+Entry = Annotated[
+    Annotated[ConvolutionEntry, Tag("conv")]
+    | Annotated[BottleneckEntry, Tag("bottleneck")]
+    | Annotated[BasicEntry, Tag("basic")]
+    | Annotated[MaxPoolEntry, Tag("max_pool")]
+    | Annotated[AveragePoolEntry, Tag("average_pool")]
+    | Annotated[LinearEntry, Tag("linear")]
+    | Annotated[BranchesEntry, Tag("branches")],
+    Discriminator(_operator),
+]
+"""One operator, several equal ones, or branches, of a convolutional model."""

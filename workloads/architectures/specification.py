@@ -1,0 +1,389 @@
+"""The `model:` section of a scenario, and a file of `workloads/models`, is one of five kinds of model.
+
+transformer (from shapes), vision (a vision transformer), convolutional (from layers), profile (measured) and unit
+(given durations). Without `kind` a mapping with `profile` is a profile and any other a transformer. A preset is merged
+below the section beforehand.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, Tag, model_validator
+
+from simulator.reading.document import Document
+from simulator.reading.errors import ScenarioError
+from simulator.reading.lookup import data_file
+from simulator.reading.quantities import Amount, Count, Flag, Index, Quantity, Section, Time, number
+from simulator.reading.validation import Chosen, Fault, validated
+from simulator.reading.yaml_and_json import read
+from workloads.architectures.attention_keys import KINDS as ATTENTION_KINDS
+from workloads.architectures.attention_keys import AttentionKeys, LatentKeys, LowRankKeys, Windows, windows_of
+from workloads.architectures.expert_keys import ExpertKeys
+from workloads.architectures.image_model_keys import (
+    AveragePoolEntry,
+    Entry,
+    MaxPoolEntry,
+    VisionSpecification,
+    add_entries,
+)
+from workloads.architectures.lora_keys import LoraKeys
+from workloads.architectures.model_keys import (
+    KINDS,
+    KNOWN,
+    MOST_FEATURES,
+    MOST_LAYERS,
+    Named,
+    divides,
+    most,
+    with_plain_keys,
+)
+from workloads.operators.model import Model
+from workloads.operators.operator_names import Fused
+
+
+class TransformerSpecification(Named, ExpertKeys, LatentKeys):
+    """A transformer; keys as in Hugging Face and Megatron-LM, defaults as GPT-2 has them."""
+
+    kind: Annotated[Literal["transformer"], KNOWN] = "transformer"
+    """transformer: from the sizes of its layers."""
+    num_layers: Count
+    """Layers. Also num_hidden_layers, n_layer. Required without a preset."""
+    hidden_size: Count
+    """Features of the hidden state. Also n_embd, d_model. Required without a preset."""
+    num_attention_heads: Count
+    """Attention heads; without head_dim they must divide hidden_size. Also n_head. Required without a preset."""
+    head_dim: Count | None = None
+    """Features of an attention head; by default hidden_size / num_attention_heads."""
+    num_key_value_heads: Count | None = None
+    """Heads of keys and values (grouped queries); by default num_attention_heads."""
+    ffn_hidden_size: Count | None = None
+    """Features inside the MLP; by default 4 times hidden_size. Also intermediate_size, n_inner."""
+    seq_length: Count
+    """Tokens of a sample. Also max_position_embeddings, n_positions. Required without a preset."""
+    vocab_size: Count
+    """Entries of the vocabulary. Required without a preset."""
+    tie_embeddings: Flag = True
+    """Embedding and logits share one matrix. Also tie_word_embeddings."""
+    activation: Literal["gelu", "gelu_new", "relu", "squared_relu", "swiglu", "geglu"] = "gelu"
+    """Activation of the MLP; swiglu (also silu) and geglu have three matrices. Also hidden_act, activation_function."""
+    attention: AttentionKeys = "unfused"
+    """unfused stores the scores, flash does not; the import path of operators of your own; or a section with a kind:
+    sparse, low_rank, lsh or memory."""
+    attention_window: Windows | None = None
+    """Positions to which each one attends, for flash; by default all before it. With options: {size: 512, every: "5 of
+    6"}, or a list of windows in turn over the layers (0: all positions). Also sliding_window."""
+    document_length: Count | Annotated[list[Count], Field(min_length=1)] | None = None
+    """Tokens of the documents that are packed into a sample, one length or several in turn, for flash; attention stays
+    within each. By default a sample is one document."""
+    block: Literal["serial", "parallel", "parallel_two_norms"] = "serial"
+    """serial: attention and then MLP; parallel: both of one norm (GPT-J, PaLM); parallel_two_norms: each of its own
+    norm of the layer's input (GPT-NeoX)."""
+    normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """Kind of the norms."""
+    norm_bias: Flag = True
+    """Layer norms have a bias."""
+    norm_placement: Literal["before", "after", "both"] = "before"
+    """Norms of a causal model: before each block, after it (of its output, before the residual sum), or both."""
+    qk_norm: Literal["none", "per_head", "all_heads"] = "none"
+    """RMS norms of queries and keys: none, over the features of each head (Qwen 3), or of all heads (OLMo 2)."""
+    position_embedding_type: Literal["learned_absolute", "rope", "alibi", "relative", "none"] = "learned_absolute"
+    """Positions: a learned table, rotary (rope), biases of the scores that are fixed (alibi) or learned (relative: T5),
+    or none."""
+    position_rows: Count | None = None
+    """Rows of the learned table of positions; by default seq_length. OPT has two more."""
+    relative_attention_num_buckets: Count = 32
+    """Rows of the learned table of relative positions; distances share a row."""
+    attention_mask: Literal["causal", "full"] | None = None
+    """What a position sees: those before it (causal), or all (full); by default as head needs it."""
+    num_decoder_layers: Count | None = None
+    """Layers of a decoder behind an encoder of num_layers (T5); by default there is one stack of layers."""
+    decoder_seq_length: Count | None = None
+    """Tokens of a sample in the decoder; by default seq_length."""
+    num_nextn_predict_layers: Count | None = None
+    """Modules that predict further tokens, each with a layer (DeepSeek-V3). Also mtp_num_layers."""
+    add_bias_linear: Flag = True
+    """Linear operators have biases."""
+    add_qkv_bias: Flag = False
+    """The product that makes queries, keys and values has a bias even if other linear operators have none."""
+    attention_bias: Flag = False
+    """All products of attention have biases even if other linear operators have none."""
+    attention_sinks: Flag = False
+    """Each head has a learned score that belongs to no position (GPT-OSS)."""
+    dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.1
+    """Probability of dropout, 0 to 1; above 0 its kernels and masks count."""
+    embedding_norm: Flag = False
+    """A norm follows the embedding, as in BLOOM and BERT."""
+    type_vocab_size: Index = 0
+    """Entries of the table of token types, as in BERT; 0: none."""
+    head: Literal["causal_lm", "masked_lm", "pretraining"] = "causal_lm"
+    """causal_lm (GPT), masked_lm (BERT's, over every position), or pretraining (that and the next sentence)."""
+    head_bias: Flag = False
+    """The logits of a causal model have a bias."""
+    lora: LoraKeys | None = None
+    """Fine-tuning by low-rank adapters of a frozen model; by default all parameters are trained."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _begun(cls, data: Any) -> Any:
+        if isinstance(data, dict) and not {"kind", "preset", "num_layers", "hidden_size"} & data.keys():
+            raise ValueError(f"needs a preset, a profile, a kind ({', '.join(KINDS)}) or the sizes of a transformer")
+        return data
+
+    @model_validator(mode="after")
+    def _sound(self) -> TransformerSpecification:
+        most("num_layers", self.num_layers, MOST_LAYERS)
+        most("hidden_size", self.hidden_size, MOST_FEATURES)
+        most("ffn_hidden_size", self.ffn_hidden_size or 0, 100 * MOST_FEATURES)
+        most("head_dim", self.head_dim or 0, MOST_FEATURES)
+        if self.head_dim is None:
+            divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
+        if self.num_key_value_heads is not None:
+            divides("num_key_value_heads", self.num_key_value_heads, "num_attention_heads", self.num_attention_heads)
+        if self.attention_window is not None and self.attention_name in ("unfused", *ATTENTION_KINDS):
+            why = "compute all scores" if self.attention == "unfused" else "have keys of their own"
+            raise Fault("attention_window", f"belongs to attention: flash; {self.attention_name} kernels {why}")
+        if self.document_length is not None and self.attention != "flash":
+            given = self.attention_name
+            raise Fault("document_length", f"belongs to attention: flash; with {given} all scores are computed")
+        if self.document_length is not None and self.attention_window is not None:
+            raise Fault("document_length", "is not taken together with attention_window; give one of them")
+        if self.block != "serial" and self.head != "causal_lm":
+            raise Fault("block", f"{self.block} normalises before the block, but head: {self.head} normalises after it")
+        self.check_experts(self.num_layers)
+        self.check_latent(self.attention_name)
+        if self.num_experts and self.block != "serial":
+            raise Fault("block", f"{self.block} is not modelled with experts; take serial")
+        for key, value in (("block", self.block != "serial"), ("head", self.head != "causal_lm")):
+            if value and self.norm_placement != "before":
+                raise Fault("norm_placement", f"belongs to serial causal models, not to {key}: {getattr(self, key)}")
+        self._sound_decoder()
+        self._sound_attention()
+        self._sound_lora()
+        return self
+
+    @property
+    def attention_name(self) -> str:
+        """The word of the kind of attention."""
+        return self.attention if isinstance(self.attention, str) else self.attention.kind
+
+    def _sound_attention(self) -> None:
+        """Check that a kind of attention with a section fits the model."""
+        if isinstance(self.attention, str):
+            return
+        masked = self.attention_mask == "causal" or (self.attention_mask is None and self.head == "causal_lm")
+        if masked and not self.attention.made().masks:
+            what = f"{self.attention.kind} mixes all positions, so it cannot hide later ones"
+            raise Fault("attention", f"{what}; it belongs to attention_mask: full, or head: masked_lm")
+        if isinstance(self.attention, LowRankKeys) and self.attention.rank > self.seq_length:
+            what = f"{self.attention.rank} rows of keys are more than the {self.seq_length} positions"
+            raise Fault(("attention", "rank"), f"{what}, so nothing is saved; take fewer, or unfused")
+        if self.num_decoder_layers is not None:
+            raise Fault("attention", f"{self.attention.kind} is not known of an encoder and a decoder; take flash")
+        if self.position_embedding_type == "relative":
+            raise Fault("attention", f"{self.attention.kind} kernels add no learned bias; take unfused")
+
+    def _sound_lora(self) -> None:
+        """Check that adapters fit the model."""
+        if self.lora is None:
+            return
+        self.lora.check(gated=self.activation in ("swiglu", "geglu"), hidden_size=self.hidden_size)
+        if self.num_experts:
+            self.lora.check_experts()
+        unknown = {
+            "kv_lora_rank": self.kv_lora_rank,
+            "num_decoder_layers": self.num_decoder_layers,
+            "num_nextn_predict_layers": self.num_nextn_predict_layers,
+            f"attention: {self.attention_name}": self.attention_name in ("low_rank", "memory"),
+            "relative positions": self.position_embedding_type == "relative",
+        }
+        for what in (what for what, given in unknown.items() if given):
+            raise Fault("lora", f"is not modelled with {what}; leave one of them out")
+
+    def _sound_decoder(self) -> None:
+        """Check what belongs to an encoder and a decoder, and relative positions."""
+        most("num_decoder_layers", self.num_decoder_layers or 0, MOST_LAYERS)
+        if self.num_decoder_layers is None and self.decoder_seq_length is not None:
+            raise Fault("decoder_seq_length", "belongs to an encoder and a decoder; give num_decoder_layers too")
+        if self.num_decoder_layers is not None:
+            for key in ("head", "block", "norm_placement", "attention_mask", "attention_window"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise Fault(key, f"{getattr(self, key)} is not known of an encoder and a decoder; leave it out")
+        if self.num_nextn_predict_layers is not None and self.num_decoder_layers is not None:
+            raise Fault("num_nextn_predict_layers", "belongs to one stack of layers, not to an encoder and a decoder")
+        if self.num_nextn_predict_layers is not None and self.head != "causal_lm":
+            raise Fault("num_nextn_predict_layers", f"belongs to head: causal_lm, not to {self.head}")
+        if self.position_embedding_type == "relative" and self.attention == "flash":
+            raise Fault("attention", "flash kernels add no learned bias; relative positions need attention: unfused")
+
+    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
+        """The model with products in *precision*, its elementwise kernels *fused* or not."""
+        from workloads.architectures.shape import Shape
+
+        own = {*Named.model_fields, *ExpertKeys.model_fields, *LatentKeys.model_fields, "kind", "attention_window"}
+        given = self.model_dump(exclude=own)
+        given |= {
+            "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
+            "ffn_hidden_size": self.ffn_hidden_size or 4 * self.hidden_size,
+            "windows": windows_of(self.attention_window),
+            "head_dim": self.head_dim or 0,
+            "position_rows": self.position_rows or 0,
+            "document_length": _in_turn(self.document_length),
+            "dropout": bool(self.dropout),
+            "attention_mask": self.attention_mask or "",
+            "num_decoder_layers": self.num_decoder_layers or 0,
+            "decoder_seq_length": self.decoder_seq_length or self.seq_length,
+            "num_nextn_predict_layers": self.num_nextn_predict_layers or 0,
+            "experts": self.experts(self.ffn_hidden_size or 4 * self.hidden_size, self.num_layers, folder),
+            "latent": self.latent,
+            "attention": self.attention if isinstance(self.attention, str) else self.attention.made(),
+            "lora": self.lora.lora() if self.lora else None,
+        }
+        shape = Shape(**given, precision=precision, fused=fused)
+        if self.num_decoder_layers:
+            from workloads.architectures.encoder_decoder import encoder_decoder
+
+            return encoder_decoder(shape, self.title)
+        if self.num_nextn_predict_layers:
+            from workloads.architectures.multi_token_prediction import next_tokens
+
+            return next_tokens(shape, self.title)
+        from workloads.architectures.transformer import transformer
+
+        return transformer(shape, self.title)
+
+
+class ConvolutionalSpecification(Named):
+    """A convolutional model."""
+
+    kind: Annotated[Literal["convolutional"], KNOWN]
+    """convolutional: from its layers. Required."""
+    image: tuple[Count, Count, Count] = (3, 224, 224)
+    """Channels, height and width of a sample."""
+    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
+    """Order of an image in memory: the channels of a pixel next to each other (channels_last, NHWC), as tensor cores
+    need them, or each channel as a whole (contiguous, NCHW; torch's own default), from which a convolution in 16 bits
+    converts."""
+    layers: Annotated[list[Entry], Field(min_length=1)]
+    """Operators in order, with torch's keys. Required."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> ConvolutionalSpecification:
+        copies = sum(getattr(entry, "repeat", 1) * getattr(entry, "blocks", 1) for entry in self.layers)
+        most("layers", copies, MOST_LAYERS)
+        if isinstance(self.layers[0], MaxPoolEntry | AveragePoolEntry):
+            raise Fault(("layers", 0), "a pooling joins the layer before it, so it cannot be the first")
+        try:
+            self.build()
+        except ScenarioError as error:
+            raise Fault("layers", str(error)) from None
+        return self
+
+    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
+        """The model with products in *precision*, norms fused with what follows them or not."""
+        from workloads.architectures.convolutional import ConvolutionalBuilder
+        from workloads.operators.convolution import Image
+        from workloads.operators.operator_names import fuses
+
+        builder = ConvolutionalBuilder(
+            Image(*self.image),
+            precision,
+            fuses(fused, "batch_norm"),
+            channels_last=self.memory_format == "channels_last",
+        )
+        add_entries(builder, self.layers)
+        return builder.model(self.title)
+
+
+class ProfileSpecification(Named):
+    """Measured layers."""
+
+    kind: Annotated[Literal["profile"], KNOWN] = "profile"
+    """profile: from measured layers."""
+    profile: Annotated[str, Field(min_length=1)]
+    """CSV file of measured layers, relative to the scenario: forward_ms, backward_ms, activation_bytes,
+    parameter_bytes. Required."""
+    model: str | None = None
+    """The model, where the file has several."""
+    batch_size: Count | None = None
+    """Samples on which the layers were measured, where the file does not say."""
+
+    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
+        """The model; durations are as measured, whatever *precision* and *fused*. Paths are relative to *folder*."""
+        from workloads.architectures.timed_models import profile
+
+        return profile((folder or Path()) / self.profile, self.model, self.batch_size, precision)
+
+
+class UnitSpecification(Named):
+    """Durations that are given per layer and micro-batch; the optimizer takes no time."""
+
+    kind: Annotated[Literal["unit"], KNOWN]
+    """unit: given durations. Required."""
+    num_layers: Count
+    """Layers. Required."""
+    forward: Time
+    """Time of a layer's forward pass of one micro-batch. Required"""
+    backward: Time
+    """Time of a layer's backward pass of one micro-batch. Required"""
+    parameters: Quantity = 0.0
+    """Parameters of the whole model, e.g. 25.6M."""
+    activations: Amount = 0.0
+    """Bytes of the activations at a layer's boundary, for one micro-batch"""
+
+    @model_validator(mode="after")
+    def _sound(self) -> UnitSpecification:
+        most("num_layers", self.num_layers, MOST_LAYERS)
+        if not self.parameters.is_integer():
+            raise Fault("parameters", f"must be a whole number, not {self.parameters}")
+        return self
+
+    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
+        """The model; durations are as given, whatever *precision* and *fused*."""
+        from workloads.architectures.timed_models import unit_model
+
+        sizes = int(self.parameters), self.activations
+        return unit_model(self.num_layers, self.forward, self.backward, *sizes, precision=precision, name=self.title)
+
+
+def _kind(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(getattr(value, "kind", "transformer"))
+    kind = value.get("kind", "profile" if "profile" in value else "transformer")
+    return kind if kind in KINDS else "transformer"
+
+
+ModelSpecification = Annotated[
+    Annotated[TransformerSpecification, Tag("transformer")]
+    | Annotated[VisionSpecification, Tag("vision")]
+    | Annotated[ConvolutionalSpecification, Tag("convolutional")]
+    | Annotated[ProfileSpecification, Tag("profile")]
+    | Annotated[UnitSpecification, Tag("unit")],
+    Chosen(_kind),
+]
+"""The `model:` section; every kind has `build(precision, fused, folder)`."""
+
+
+class _Holder(Section):
+    model: ModelSpecification
+
+
+def specification(name: str) -> ModelSpecification:
+    """That of the model *name* in `workloads.models`, or a dotted name of the user's own. Raises `SimulatorError`."""
+    document = with_plain_keys(read(data_file("workloads.models", name)), ())
+    positions = {("model", *path): position for path, position in document.positions.items()}
+    return validated(Document({"model": document.data}, positions), _Holder).model
+
+
+def model(name: str, precision: str = "fp32", fused: Fused = True) -> Model:
+    """The model *name* of `workloads.models`, as it stands there.
+
+    >>> model("gpt2").parameters
+    124439808
+    """
+    return specification(name).build(precision, fused)
+
+
+def _in_turn(lengths: int | list[int] | None) -> tuple[int, ...]:
+    return () if lengths is None else (lengths,) if isinstance(lengths, int) else tuple(lengths)

@@ -1,0 +1,1 @@
+"""Data-parallel replicas: gradients, their buckets, reduction and norm; sharded states and parameters."""

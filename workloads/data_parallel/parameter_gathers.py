@@ -1,0 +1,323 @@
+"""Sharded parameters are gathered before use and released after it, layer by layer or tensor by tensor.
+
+So did torch's ``all_gather`` and ``reduce_scatter`` with a list of tensors, copied from and to a flat buffer
+(torch/lib/c10d/ProcessGroupNCCL.cpp), before ``_all_gather_base`` of 2021; and with it DeepSpeed's ZeRO-3 until January
+2022 (deepspeed v0.3.13, runtime/zero/partition_parameters.py, ``_allgather_param``, ``_reduce_scatter_gradient``;
+changed in its pull request 1453). The host time grows with the number of ranks. The GPU waits for it, since each gather
+synchronises with the device, and it reads and writes the tensors more often.
+
+A gather runs on a stream of its own, ahead of the computation, but at most *prefetch* layers ahead, so that few layers
+are gathered at once. It may be in fewer bits, or in the backward pass come from a second copy in the node.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from simulator.hardware.kernel import Operation, measured, memory_bound
+from simulator.schedule.ops import Collective, Compute, Op
+from simulator.schedule.pipeline_order import Action
+from simulator.schedule.program import Program
+from workloads.data_parallel.buckets import Bucket, Reduction, Weights
+from workloads.data_parallel.compressed_reduction import wrapped
+from workloads.data_parallel.gradients import updated_stages
+from workloads.data_parallel.sharded_states import added
+
+SLICES = Operation("slices of tensors", "elementwise")
+
+TRAFFIC = {"all_gather": 3.0, "reduce_scatter": 4.0}
+"""How often the bytes of a tensor pass through memory beside the collective. A gather's buffer is zeroed and copied to
+the views; gradients are divided by the number of ranks and copied from them (both files above; stage3.py,
+``average_tensor``)."""
+
+
+def per_tensor(op: Collective, sizes: Sequence[float], seconds: float) -> Iterator[Op]:
+    """A collective like *op* for each tensor of *sizes* bytes, after *seconds* of the host for each of them.
+
+    The time of the host and of the GPU's copies is on the stream ``compute``. The first collective allocates what *op*
+    allocates. The last one has its name and frees what it frees.
+    """
+    host = f"{op.name}.slices"
+    nbytes = TRAFFIC[op.kind] * sum(sizes)
+    kernels = measured(seconds * len(sizes), operation=SLICES), memory_bound(nbytes, operation=SLICES)
+    yield Compute(name=host, after=op.after, kernels=kernels)
+    after = () if op.stream == "compute" else (host,)
+    for number, nbytes in enumerate(sizes, start=1):
+        last = number == len(sizes)
+        yield replace(
+            op,
+            name=op.name if last else f"{op.name}.{number}",
+            nbytes=nbytes,
+            after=after,
+            allocates=op.allocates if number == 1 else {},
+            frees=op.frees if last else {},
+        )
+
+
+def reduced_per_tensor(reduction: Reduction, seconds: float) -> Reduction:
+    """*reduction* with its collectives tensor by tensor, and *seconds* of the host for each."""
+
+    def reduce(bucket: Bucket) -> Iterator[Op]:
+        for op in reduction(bucket):
+            if isinstance(op, Collective):
+                share = op.nbytes / bucket.nbytes
+                yield from per_tensor(op, [share * nbytes for nbytes in bucket.tensors], seconds)
+            else:
+                yield op
+
+    return wrapped(reduction, reduce)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """Gathers of ZeRO++ (`workloads.reductions.zeropp`), over *ranks* ranks.
+
+    *element_bytes*: of a quantised element with its share of the scales; None: parameters travel as they are.
+    *partition*: so many neighbours, which are a group of the axis *axis*, hold a second copy of all parameters, in
+    shards, for the backward pass; 1: there is none.
+    """
+
+    element_bytes: float | None = None
+    partition: int = 1
+    axis: str = ""
+    ranks: int = 1
+
+    def second_copy(self, phase: str) -> bool:
+        """True if a gather for *phase* comes from the second copy: all but those of a forward pass."""
+        return self.partition > 1 and phase != "F"
+
+    def quantised(
+        self, gather: Collective, elements: float, reader: str
+    ) -> tuple[tuple[Compute, ...], Collective, tuple[Op, ...]]:
+        """*gather* in fewer bits: what precedes it, the gather itself, and what its reader waits for.
+
+        A rank quantises its shard on the stream of the gather. The reader's stream, *reader*, dequantises all
+        (DeepSpeed, runtime/zero/partition_parameters.py, ``AllGatherCoalescedHandle.wait``). *elements*: of the whole.
+        """
+        if self.element_bytes is None:
+            return (), gather, ()
+        coded, width = elements * self.element_bytes, gather.nbytes / elements
+        shards = self.partition if gather.over == self.axis else self.ranks
+        quantise = Compute(
+            name=f"{gather.name}.quantise",
+            stream=gather.stream,
+            after=gather.after,
+            kernels=(memory_bound((width + self.element_bytes) * elements / shards),),
+        )
+        dequantise = Compute(
+            name=f"{gather.name}.dequantise",
+            stream=reader,
+            after=(gather.name,),
+            kernels=(memory_bound((width + self.element_bytes) * elements),),
+            frees={"buffers": coded},
+        )
+        held = {**gather.allocates, "buffers": gather.allocates.get("buffers", 0.0) + coded}
+        return (quantise,), replace(gather, nbytes=coded, after=(), allocates=held), (dequantise,)
+
+
+PLAIN = Gathering()
+"""Parameters are gathered as they are, from all ranks that share them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on gathered parameters, in elements, as DeepSpeed has them (runtime/zero/config.py).
+
+    *reuse* (``stage3_max_reuse_distance``): release a layer if more elements are used before its reuse. Between the
+    recomputation of a layer and its backward pass these are, on average, the elements of the layer itself. *live*
+    (``stage3_max_live_parameters``): gather nothing ahead while a tensor of this size is gathered.
+    """
+
+    reuse: float = inf
+    live: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class PerTensor:
+    """Gather tensor by tensor, with *seconds* of the host for each; tensors below *persistent* elements stay whole."""
+
+    persistent: int
+    seconds: float
+
+    def sizes(self, weights: Weights, width: int) -> tuple[float, ...]:
+        """Bytes of the tensors of *weights* that are gathered; all together if none is large enough."""
+        large = tuple(tensor.gathered(width) for tensor in weights.tensors if tensor.count >= self.persistent)
+        return large or (weights.gathered(width),)
+
+
+@dataclass(slots=True)
+class Gather:
+    """A gather of *layer*, first needed by *action*.
+
+    Indices of ops in the program: the gather is issued before *issue*. The first pass that reads the weights begins at
+    *begin*; its first Compute is *first*. The last Compute that reads them is *last*. *run* counts the recomputations
+    of the layer before one backward pass.
+    """
+
+    action: Action
+    layer: str
+    begin: int
+    first: int
+    last: int
+    issue: int = 0
+    run: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of its op."""
+        return f"{self.action}.{self.layer}.gather" + (f" run {self.run}" if self.run > 1 else "")
+
+
+def gathers(
+    program: Program,
+    held: Mapping[str, Weights],
+    *,
+    reshard: bool = True,
+    prefetch: int = 1,
+    limits: Limits = Limits(),
+) -> list[Gather]:
+    """The gathers that *program* needs if the weights *held* (by layer) are sharded, in order of use.
+
+    F, R, B and I read the weights, W does not. A layer is released after B or I and, with *reshard*, after F. After R
+    it is kept for the backward pass that follows (torch FSDP: ``_post_forward`` in ``PRE_BACKWARD``); an order that
+    recomputes a whole stage, such as Varuna's, so keeps the stage. A layer that is still gathered is not gathered
+    again, unless an optimizer step has changed it. A layer beyond *limits* is released after R too, and not gathered
+    ahead.
+    """
+    found: list[Gather] = []
+    kept: dict[str, Gather] = {}
+    updates = _updates(program)
+    for use in _uses(program, held):
+        gather, own = kept.pop(use.layer, None), updates.get(use.action.stage, [])
+        if gather is None or bisect_left(own, gather.begin) < bisect_left(own, use.begin):
+            gather = use
+            found.append(use)
+        gather.last = max(gather.last, use.last)
+        recomputed = use.action.phase == "R" and held[use.layer].parameters <= limits.reuse
+        if recomputed or (use.action.phase == "F" and not reshard):
+            kept[use.layer] = gather
+    for number, gather in enumerate(found):
+        # issued when the layer that is `prefetch` before it begins, but not before an update of its weights
+        ahead = 0 if _not_ahead(found, number, held, limits) else prefetch
+        begin, own = found[max(0, number - ahead)].begin, updates.get(gather.action.stage, [])
+        updated = bisect_left(own, gather.begin)
+        gather.issue = max(begin, own[updated - 1] + 1) if updated else begin
+    return found
+
+
+def _updates(program: Program) -> dict[int, list[int]]:
+    """The indices of the optimizer steps that update each stage."""
+    stages, updates = updated_stages(program), dict[int, list[int]]()
+    for index, op in enumerate(program.ops):
+        for stage in stages.get(op.name, ()):
+            updates.setdefault(stage, []).append(index)
+    return updates
+
+
+def _not_ahead(found: Sequence[Gather], number: int, held: Mapping[str, Weights], limits: Limits) -> bool:
+    """True if that gather is issued when it is needed: the layer is too large, or was released after R just before."""
+    one, before = found[number], found[number - 1]
+    recomputed = before.layer == one.layer and before.action.phase == "R"
+    return recomputed or max(tensor.count for tensor in held[one.layer].tensors) >= limits.live
+
+
+def _uses(program: Program, held: Mapping[str, Weights]) -> list[Gather]:
+    """A gather for each pass of a layer that reads its weights, in order of issue."""
+    begins: dict[tuple[Action, str, int], int] = {}
+    found: dict[tuple[Action, str, int], Gather] = {}
+    runs: Counter[tuple[Action, str]] = Counter()
+    latest: tuple[Action, str] | None = None
+    for index, op in enumerate(program.ops):
+        if not (op.action and op.layer and op.action.phase in "FRBI" and held[op.layer].parameters):
+            continue
+        place = op.action, op.layer
+        runs[place] += not runs[place] or (op.action.phase == "R" and place != latest)
+        latest = place
+        key = *place, runs[place]
+        begins.setdefault(key, index)
+        if isinstance(op, Compute):
+            found.setdefault(key, Gather(*place, begins[key], index, index, run=runs[place])).last = index
+    return sorted(found.values(), key=lambda use: use.begin)
+
+
+def unsharded(
+    program: Program,
+    held: Mapping[str, Weights],
+    width: int,
+    over: str,
+    *,
+    reshard: bool = True,
+    prefetch: int = 1,
+    overlap: bool = True,
+    limits: Limits = Limits(),
+    tensors: PerTensor | None = None,
+    suffix: str = "",
+    made: Callable[[Collective], Iterable[Op]] | None = None,
+    gathering: Gathering = PLAIN,
+) -> Program:
+    """*program* with its `gathers` as all-gathers over the axis *over*; *width*: bytes of a parameter.
+
+    They are on the stream ``dp.gather``. Without *overlap* each blocks the computation just before its use. The first
+    gather of a step blocks in any case: it follows the update of the previous step, and no computation could run
+    beside it. The buffer is allocated when the gather begins and freed at the end of the last use. *tensors*: gather
+    tensor by tensor. *suffix*: of the names of the gathers. *made*: the ops in place of a gather, the last of its name.
+    *gathering*: in fewer bits, or in the backward pass from a second copy.
+    """
+    nbytes = {name: weights.gathered(width) for name, weights in held.items()}
+    found = gathers(program, held, reshard=reshard, prefetch=prefetch if overlap else 0, limits=limits)
+    issued: dict[int, list[Gather]] = {}
+    for gather in found:
+        issued.setdefault(gather.issue, []).append(gather)
+    needed = {gather.first: gather for gather in found}
+    freed = {gather.last: nbytes[gather.layer] for gather in found}
+    computed = ""
+    awaited: dict[str, tuple[Op, ...]] = {}
+    ops: list[Op] = []
+    for index, op in enumerate(program.ops):
+        for gather in issued.get(index, ()):
+            weights = held[gather.layer]
+            source = gathering.axis if gathering.second_copy(gather.action.phase) else over
+            collective = _all_gather(gather, suffix, source, nbytes[gather.layer], computed if overlap else "")
+            stream = program.ops[gather.first].stream
+            quantise, sent, awaited[gather.name] = gathering.quantised(collective, weights.parameters, stream)
+            ops += [*quantise, *(made(sent) if made else _by_tensor(sent, weights, width, tensors))]
+            computed = computed or collective.name
+        new = op
+        if index in needed:
+            waits = awaited.pop(needed[index].name)
+            ops += waits
+            new = replace(op, after=(*op.after, waits[-1].name if waits else needed[index].name + suffix))
+        ops.append(replace(new, frees=added(new.frees, "buffers", freed[index])) if index in freed else new)
+        computed = op.name if op.stream == "compute" else computed
+    return replace(program, ops=tuple(ops))
+
+
+def with_second_copy(program: Program, held: Mapping[str, Weights], width: int, gathering: Gathering) -> Program:
+    """*program* with what the second copy of *gathering*, if there is one, takes all step; *held*: of these weights."""
+    if gathering.partition == 1:
+        return program
+    nbytes = sum(weights.gathered(width) for weights in held.values()) / gathering.partition
+    return replace(program, resident=added(program.resident, "parameters", nbytes))
+
+
+def _by_tensor(collective: Collective, weights: Weights, width: int, tensors: PerTensor | None) -> Iterator[Op]:
+    if tensors is None:
+        return iter((collective,))
+    return per_tensor(collective, tensors.sizes(weights, width), tensors.seconds)
+
+
+def _all_gather(gather: Gather, suffix: str, over: str, nbytes: float, after: str) -> Collective:
+    return Collective(
+        name=gather.name + suffix,
+        action=gather.action,
+        kind="all_gather",
+        over=over,
+        nbytes=nbytes,
+        stream="dp.gather" if after else "compute",
+        after=(after,) if after else (),
+        allocates={"buffers": nbytes},
+    )

@@ -1,0 +1,331 @@
+"""Core attention: queries times keys, softmax, times values; by several kernels (unfused) or by one (flash), with
+packed documents, with latent keys and values (MLA), or of a kind of its own.
+
+Llama 3 masks so (arXiv:2407.21783, section 3.2), torchtitan with ``attn_mask_type: block_causal`` and Megatron-LM with
+``--reset-attention-mask``; by default the latter two attend across documents.
+
+DeepSeek-AI 2024, "DeepSeek-V2" (arXiv:2405.04434, section 2.1). A part of each query and key is rotated; the rotated
+part of a key is one for all heads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import cycle
+from typing import Literal
+
+from simulator.hardware.kernel import BYTES, EXECUTED, Kernel, Operation, matmul, memory_bound
+from workloads.operators.operator import Operator
+
+Range = tuple[int, int]
+"""The first position, and the one after the last."""
+
+
+@lru_cache(maxsize=64)
+def packed(lengths: tuple[int, ...], total: int) -> tuple[Range, ...]:
+    """Documents of *lengths*, in turn, in a sequence of *total* positions; the last one is cut.
+
+    >>> packed((4, 2), 9)
+    ((0, 4), (4, 6), (6, 9))
+    """
+    found: list[Range] = []
+    begin = 0
+    for length in cycle(lengths):
+        found.append((begin, min(begin + length, total)))
+        begin += length
+        if begin >= total:
+            return tuple(found)
+    return ()
+
+
+@lru_cache(maxsize=65536)
+def scores(lengths: tuple[int, ...], total: int, rows: Range, keys: Range, *, causal: bool) -> float:
+    """The scores of queries *rows* against *keys* in a `packed` sequence; no *lengths*: it is one document.
+
+    *rows* and *keys* are the same range or do not overlap. Under a *causal* mask a position counts half of the score
+    with itself.
+
+    >>> scores((4, 2), 9, (0, 9), (0, 9), causal=False)
+    29.0
+    """
+    found = 0
+    for document in packed(lengths or (total,), total):
+        queries, others = _overlap(document, rows), _overlap(document, keys)
+        if not causal or keys[1] <= rows[0]:
+            found += 2 * queries * others
+        elif rows == keys:
+            found += queries * others
+    return found / 2
+
+
+def _overlap(one: Range, other: Range) -> int:
+    return max(0, min(one[1], other[1]) - max(one[0], other[0]))
+
+
+TILE = 64
+"""Rows and columns of a tile of fused attention: 64 or 128 (Dao 2023, arXiv:2307.08691, section 3.3); the smaller."""
+
+FP32 = 4
+"""Bytes of the statistics (log-sum-exp) that flash attention keeps for each row of scores."""
+
+
+SOFTMAX = Operation("softmax", "normalisation", "attention")
+OF_SOFTMAX = {name: Operation(name, SOFTMAX.kind, SOFTMAX.operator) for name in ("scale", "mask", "cast", "dropout")}
+"""Operations over the scores. They count as normalisation too, as part of the softmax (Ivanov et al. 2021,
+arXiv:2007.00072, table 1)."""
+
+
+@dataclass(frozen=True)
+class CoreAttention(Operator):
+    """*heads* query and *key_value_heads* key and value heads of *head_size*, over *length* positions.
+
+    The scores are scaled, masked, normalised and, with *drop*, dropped out. If *fused*, one kernel does all but the
+    dropout; else there is one kernel for each. The fused kernel takes heads x samples in multiples of *group*;
+    otherwise scores of 16 bits are normalised in fp32, one kernel each, with casts (Megatron-LM,
+    FusedScaleMaskSoftmax.forward_torch_softmax). *wide*: so are those of a softmax that is not fused.
+    """
+
+    length: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    drop: bool = True
+    fused: bool = True
+    precision: str = "fp32"
+    group: int = 1
+    wide: bool = False
+
+    @property
+    def operation(self) -> Operation:
+        """Beside products and dropout there is the softmax."""
+        return SOFTMAX
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """Scores, softmax, dropout, context."""
+        soft = self._softmax(samples, 2, 6)
+        drop = self._dropout(samples) if self.drop else ()
+        return (*self._scores(samples), *soft, *drop, *self._context(samples))
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """The gradients of the operands of both products (four products), and of the kernels between them."""
+        soft = self._softmax(samples, 3, 7)
+        drop = self._dropout(samples) if self.drop else ()
+        into_scores, into_operand = self._scores(samples), self._context(samples)
+        return (*into_scores, *into_operand, *drop, *soft, *into_operand, *into_operand)
+
+    def kept_bytes(self, samples: int) -> float:
+        """Queries, keys, values and `recomputable_bytes`."""
+        rows = self.heads + 2 * self.key_value_heads
+        inputs = samples * self.length * self.head_size * rows * BYTES[self.precision]
+        return inputs + self.recomputable_bytes(samples)
+
+    def recomputable_forward(self, samples: int) -> tuple[Kernel, ...]:
+        """All of it (Korthikanti et al. 2022, arXiv:2205.05198, section 5)."""
+        return self.forward(samples)
+
+    def recomputable_bytes(self, samples: int) -> float:
+        """Softmax output, dropout mask and dropout output: 5 a s^2 b in 16 bits."""
+        width, soft = BYTES[self.precision], FP32 if self._falls_back(samples) else BYTES[self.precision]
+        # the product takes what dropout makes, or the probabilities: those of 16 bits if the softmax is in fp32
+        after = width + 1.0 if self.drop else float(width) if self._falls_back(samples) else 0.0
+        return samples * self.heads * self.length**2 * (soft + after)
+
+    def _falls_back(self, samples: int) -> bool:
+        """True if scores of 16 bits are normalised in fp32, by operators of torch."""
+        if BYTES[self.precision] >= FP32:
+            return False
+        return samples * self.heads % self.group != 0 if self.fused else self.wide
+
+    def _softmax(self, samples: int, fused: int, apart: int) -> tuple[Kernel, ...]:
+        """Scale, mask and softmax: *fused* passes over the scores by one kernel, or *apart* passes by three.
+
+        The fallback to fp32 has two more kernels, the casts.
+        """
+        width = BYTES[self.precision]
+        if self.fused and not self._falls_back(samples):
+            return (self._over_scores(samples, fused * width, 1),)
+        wide = FP32 if self._falls_back(samples) else width
+        scale, mask = (self._elementary(samples, name, 2 * wide, 1) for name in ("scale", "mask"))
+        soft = self._over_scores(samples, (apart - 4) * wide, 1)
+        casts = (self._elementary(samples, "cast", 2 * (width + FP32), 2),) if wide > width else ()
+        return (scale, mask, soft, *casts)
+
+    def _scores(self, samples: int) -> tuple[Kernel, ...]:
+        return (self._product(samples, self.length, self.head_size),)
+
+    def _context(self, samples: int) -> tuple[Kernel, ...]:
+        return (self._product(samples, self.head_size, self.length),)
+
+    def _product(self, samples: int, n: int, k: int) -> Kernel:
+        return matmul(self.length, n, k, batch=samples * self.heads, precision=self.precision)
+
+    def _dropout(self, samples: int) -> tuple[Kernel, ...]:
+        return (self._elementary(samples, "dropout", 2 * BYTES[self.precision] + 1, 1),)
+
+    def _elementary(self, samples: int, name: str, each: float, launches: int) -> Kernel:
+        """The operation *name* over the scores, part of the scaled, masked softmax with dropout."""
+        return replace(self._over_scores(samples, each, launches), operation=OF_SOFTMAX[name])
+
+    def _over_scores(self, samples: int, each: float, launches: int) -> Kernel:
+        nbytes = samples * self.heads * self.length**2 * each
+        return memory_bound(nbytes, precision=self.precision, launches=launches)
+
+
+@dataclass(frozen=True)
+class FlashAttention(CoreAttention):
+    """Core attention tile by tile; the scores are never written to memory (Dao 2023, arXiv:2307.08691).
+
+    The FLOPs are model FLOPs: the full square, by convention. The shape is what runs: two products forward and five
+    backward, as the scores are recomputed. A *causal* mask leaves out half of the scores, but tiles on the diagonal are
+    computed whole, so long sequences are faster. With a *window* w of s positions a position attends to itself and the
+    w - 1 before it (Mistral 7B, arXiv:2310.06825, section 2), or to w around it if not causal (Longformer,
+    arXiv:2004.05150, section 3.1). Tiles outside are left out, and the FLOPs are the same share of the square. So they
+    are with *documents*, the lengths of those that are packed into a sequence in turn; none: one document.
+    """
+
+    causal: bool = True
+    window: int = 0
+    documents: tuple[int, ...] = ()
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """One kernel with two products. It reads queries, keys and values, and writes the output and its statistics."""
+        return (self._kernel(samples, "forward"),)
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """One kernel with five products. It also reads the output and its gradient, and writes three gradients."""
+        return (self._kernel(samples, "backward"),)
+
+    def recomputable_bytes(self, samples: int) -> float:
+        """The statistics only: flash attention recomputes the rest in any case."""
+        return float(samples * self.heads * self.length * FP32)
+
+    def block(
+        self, samples: int, which: Literal["forward", "backward"], rows: int, keys: int, computed: int, counted: float
+    ) -> Kernel:
+        """One kernel of *rows* queries against *keys* keys.
+
+        It computes *computed* scores a row, and *counted* of them are model FLOPs. It passes over the tensors of query
+        size and of key and value size: twice forward, four times backward.
+        """
+        products, passes = {"forward": (2, 2), "backward": (4, 4)}[which]
+        flops = products * 2 * samples * self.heads * rows * counted * self.head_size
+        tensors = passes * (self.heads * rows + self.key_value_heads * keys) * self.head_size * BYTES[self.precision]
+        nbytes = samples * (tensors + rows * self.heads * FP32)
+        shape = (EXECUTED[which] * samples * self.heads, rows, computed, self.head_size)
+        return Kernel(flops, nbytes, shape, self.precision, attention=which)
+
+    def _kernel(self, samples: int, which: Literal["forward", "backward"]) -> Kernel:
+        scores = self._scores_of_a_row()
+        whole = self.length / 2 if self.causal else self.length
+        counted = self.length * scores / whole if self._windowed or self.documents else self.length
+        return self.block(samples, which, self.length, self.length, self._columns(scores), counted)
+
+    @property
+    def _windowed(self) -> bool:
+        return 0 < self.window < (self.length if self.causal else 2 * self.length)
+
+    def _columns(self, scores: float) -> int:
+        """Columns that the tiles of a row compute for *scores*: half a tile more at each edge that cuts tiles."""
+        edges = 2 if self._windowed else 1 if self.causal else 2 if self.documents else 0
+        return min(self.length, int(scores) + edges * TILE // 2)
+
+    def _scores_of_a_row(self) -> float:
+        """Scores of a row, the mean over the rows: those near an end of the sequence have fewer."""
+        if self.documents:
+            every = 0, self.length
+            return scores(self.documents, self.length, every, every, causal=self.causal) / self.length
+        if not self._windowed:
+            return max(1, self.length // 2) if self.causal else self.length
+        cut = self.window / (2 if self.causal else 4)
+        return max(1, round(self.window * (1 - cut / self.length)))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Core attention of one rank: *heads* of *head_size* over *length* positions.
+
+    *masked*: a position sees those before it only. *drop*: probabilities are dropped out. *fused*: so is the softmax of
+    several kernels. *over*, *ranks*: the tensor-parallel ranks that have other heads of the same positions.
+    """
+
+    length: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    masked: bool = False
+    drop: bool = False
+    fused: bool = True
+    precision: str = "fp32"
+    over: str = ""
+    ranks: int = 1
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element."""
+        return BYTES[self.precision]
+
+    @property
+    def inputs(self) -> float:
+        """Bytes of queries, keys and values of a sample."""
+        return float(self.length * self.head_size * (self.heads + 2 * self.key_value_heads) * self.width)
+
+
+class AttentionKind(ABC):
+    """A kind with its own parameters. *name* is the word in a scenario."""
+
+    name: str
+    masks = True
+    """Whether it can hide later positions from a position."""
+
+    @abstractmethod
+    def operators(self, sizes: Sizes) -> tuple[Operator, ...]:
+        """The operators between the product that makes queries, keys and values and that which makes the output."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Features of the vectors from which queries (*queries*, 0: from the hidden state) and keys and values are made.
+
+    Of each head: *plain* and *rotated* features of queries and keys, *value* features of values.
+    """
+
+    queries: int
+    keys_values: int
+    plain: int
+    rotated: int
+    value: int
+
+    @property
+    def query(self) -> int:
+        """Features of a query and of a key of one head."""
+        return self.plain + self.rotated
+
+
+@dataclass(frozen=True)
+class LatentAttention(FlashAttention):
+    """Fused attention with *value_size* features of a value, others than those of queries and keys (*head_size*)."""
+
+    value_size: int = 0
+
+    def kept_bytes(self, samples: int) -> float:
+        """Queries, keys, values and `recomputable_bytes`."""
+        features = self.heads * (2 * self.head_size + self.value_size)
+        return samples * self.length * features * BYTES[self.precision] + self.recomputable_bytes(samples)
+
+    def block(
+        self, samples: int, which: Literal["forward", "backward"], rows: int, keys: int, computed: int, counted: float
+    ) -> Kernel:
+        """Forward one product of either size; backward three of the size of queries and two of that of values."""
+        both = self.head_size + self.value_size
+        products, passes, depth = {
+            "forward": (2, 1, both),
+            "backward": (4, 2, 3 * self.head_size + 2 * self.value_size),
+        }[which]
+        flops = products * samples * self.heads * rows * counted * both
+        nbytes = samples * self.heads * (passes * both * (rows + keys) * BYTES[self.precision] + rows * FP32)
+        return Kernel(flops, nbytes, (samples * self.heads, rows, computed, depth), self.precision, attention=which)

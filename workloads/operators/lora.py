@@ -1,0 +1,310 @@
+"""Low-rank adapters (LoRA): y = x W^T + s (x A^T) B^T, where W is frozen, perhaps in 4 bits (QLoRA), and only A and B
+are trained. Hu et al. 2021, "LoRA" (arXiv:2106.09685, section 4.1).
+
+Dettmers et al. 2023, "QLoRA" (arXiv:2305.14314, section 3); kernels as bitsandbytes has them (autograd/_functions.py,
+``MatMul4Bit``: forward and backward pass each make a 16-bit copy of the weight).
+
+Hu et al. 2021, "LoRA" (arXiv:2106.09685, section 4.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+
+from simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
+from simulator.reading.errors import ScenarioError
+from workloads.operators.linear import Linear
+from workloads.operators.parameter import ParameterTensor, matrix
+from workloads.operators.sharded import WHOLE, Cut
+
+FORMATS = ("nf4", "fp4")
+"""Formats of 4 bits."""
+
+ELEMENT = 0.5
+"""Bytes of an element without its scale."""
+
+BLOCK = 64
+"""Elements that share one scale (arXiv:2305.14314, section 3)."""
+
+SCALES = 256
+"""Scales of 8 bits that share one fp32 scale, with double quantisation (same section)."""
+
+FP32 = 4.0
+
+CONVERSION = Operation("conversion from 4 bits", "elementwise", "linear")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """Weights in 4 bits; with *double* the scales of blocks are quantised too, else they are fp32."""
+
+    double: bool = True
+
+    @property
+    def scale_bytes(self) -> float:
+        """Bytes of scales for each element.
+
+        >>> round(8 * Quantisation().scale_bytes, 3), 8 * Quantisation(double=False).scale_bytes
+        (0.127, 0.5)
+        """
+        return (1.0 + FP32 / SCALES) / BLOCK if self.double else FP32 / BLOCK
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an element with its share of the scales."""
+        return ELEMENT + self.scale_bytes
+
+    def converted(self, elements: int, precision: str) -> tuple[Kernel, ...]:
+        """The kernels that write *elements* in *precision*: scales in fp32 first, if these are quantised too."""
+        scales = elements / BLOCK
+        first = scales * FP32 + elements * self.scale_bytes
+        second = elements * (ELEMENT + BYTES[precision]) + scales * FP32
+        unpacked = memory_bound(second, precision=precision, operation=CONVERSION)
+        return (memory_bound(first, operation=CONVERSION), unpacked) if self.double else (unpacked,)
+
+
+@dataclass(frozen=True)
+class QuantisedLinear(Linear):
+    """A frozen `Linear` with weights in 4 bits; a copy of the weight in *precision* exists during a product only."""
+
+    frozen: bool = True
+    quantisation: Quantisation = Quantisation()
+
+    @property
+    def tensors(self) -> tuple[ParameterTensor, ...]:
+        """Weights take fewer bytes than the precision of the model has, where they are held and gathered."""
+        each = self.quantisation.element_bytes
+        less, every = each - BYTES[self.precision], 2 if self.bias else 1
+        return tuple(
+            one if place % every else replace(one, copy_bytes=less, gathered_bytes=each)
+            for place, one in enumerate(super().tensors)
+        )
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """The copy of the weight, and the product."""
+        return (*self._copy, *super().forward(samples))
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """The copy once more, and the product."""
+        return (*self._copy, *super().backward_input(samples))
+
+    def transient_bytes(self, phase: str, samples: int) -> float:
+        """The copy."""
+        return float(self.inputs * self.outputs * BYTES[self.precision])
+
+    @property
+    def _copy(self) -> tuple[Kernel, ...]:
+        return self.quantisation.converted(self.inputs * self.outputs, self.precision)
+
+
+def quantised(linear: Linear, quantisation: Quantisation) -> QuantisedLinear:
+    """*linear*, frozen, with its weight in 4 bits."""
+    own = {one.name: getattr(linear, one.name) for one in fields(linear)}
+    return QuantisedLinear(**{**own, "frozen": True}, quantisation=quantisation)
+
+
+EVERY = ("qkv", "projection", "gate", "up", "down")
+"""All linear maps of a layer. ``qkv``: the product that makes queries, keys and values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """Adapters of *rank* for the *targets*; *drop*: their input is dropped out. *quantisation*: of the frozen weights.
+
+    None: they keep the precision of the model.
+    """
+
+    rank: int
+    targets: tuple[str, ...]
+    drop: bool = False
+    quantisation: Quantisation | None = None
+
+    def adapters(self, sizes: Mapping[str, int], *, apart: bool) -> tuple[Adapter, ...]:
+        """The adapters of a linear map that makes the outputs *sizes*, by name; *apart*: each has a tensor of its own.
+
+        >>> Lora(8, ("query", "value")).adapters({"query": 64, "key": 16, "value": 16}, apart=True)
+        (Adapter(outputs=64, split=0), Adapter(outputs=16, split=2))
+        """
+        if "qkv" in self.targets and "query" in sizes:
+            own = {0: sum(sizes.values())} if not apart else dict(enumerate(sizes.values()))
+        else:
+            own = {place: size for place, (name, size) in enumerate(sizes.items()) if name in self.targets}
+        return tuple(Adapter(size, place) for place, size in own.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """One adapter with so many *outputs*; *split*: the number of the weight tensor that it is added to."""
+
+    outputs: int
+    split: int = 0
+
+
+MASK = 1
+"""Bytes of an element of a dropout mask."""
+
+DROPOUT = Operation("dropout", "elementwise", "adapter")
+
+SCALE_AND_ADD = Operation("scale and add", "elementwise", "adapter")
+
+
+@dataclass(frozen=True)
+class AdaptedLinear(Linear):
+    """A frozen linear map *base* with *adapters* of *rank*; other fields are those of *base*.
+
+    Each adapter is two products, h = A x and B h; B h is scaled and added to the output, by two kernels of torch or
+    by one if it is *fused* (PEFT, tuners/lora/layer.py, ``Linear.forward``). The base keeps nothing for the backward
+    pass. An adapter keeps its input and h. With *drop* each adapter has an input of its own, dropped out.
+
+    Tensor parallelism cuts B of a product that is cut by columns, and A of one that is cut by rows (*by_rows*). Every
+    rank of *cut* has the whole other factor, and its gradient is a sum over them (PEFT, tuners/lora/tp_layer.py). h or
+    dh of a rank is then a summand. The factors are linear, so it is added up with what the base exchanges, and no
+    exchange is added to a pass. MFU counts a product by a whole factor once.
+    """
+
+    base: Linear = field(kw_only=True)
+    adapters: tuple[Adapter, ...] = ()
+    rank: int = 0
+    drop: bool = False
+    fused: bool = False
+    by_rows: bool = False
+    cut: Cut = WHOLE
+
+    @property
+    def tensors(self) -> tuple[ParameterTensor, ...]:
+        """Those of the base, then A and B of each adapter."""
+        return (*self.base.tensors, *(tensor for one in self.adapters for tensor in self._factors(one)))
+
+    def _factors(self, adapter: Adapter) -> Iterator[ParameterTensor]:
+        first, second = matrix(self.rank, self.inputs), matrix(adapter.outputs, self.rank)
+        for tensor, whole in (first, not self.by_rows), (second, self.by_rows):
+            axes = (self.cut.over,) if whole and self.cut.ranks > 1 else ()
+            yield replace(tensor, reduced_over=(*axes, *tensor.reduced_over))
+
+    def apart(self) -> tuple[Linear, ...]:
+        """A product for each of the *splits*, with its adapter if it has one."""
+        parts = self.base.apart()
+        own = [tuple(one for one in self.adapters if one.split == place) for place in range(len(parts))]
+        return tuple(self._of(part, few) if few else part for part, few in zip(parts, own, strict=True))
+
+    def _of(self, part: Linear, adapters: tuple[Adapter, ...]) -> AdaptedLinear:
+        few = tuple(replace(one, split=0) for one in adapters)
+        return replace(self, outputs=part.outputs, splits=(), base=part, adapters=few)
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """The product of the base, then both products and the sum of each adapter."""
+        rows = samples * self.rows
+        own = (kernel for adapter in self.adapters for kernel in self._forward(rows, adapter))
+        return (*self.base.forward(samples), *own)
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """dx of each adapter, by way of dh = B^T dy, and of the base, added up."""
+        rows = samples * self.rows
+        own = (kernel for adapter in self.adapters[::-1] for kernel in self._backward(rows, adapter))
+        return (*own, *self.base.backward_input(samples))
+
+    def backward_weights(self, samples: int) -> tuple[Kernel, ...]:
+        """dB = dy^T h and dA = dh^T x of each adapter."""
+        rows = samples * self.rows
+        return tuple(
+            self._by(whole, matmul(*sides, rows, precision=self.precision, rows=sides))
+            for adapter in self.adapters[::-1]
+            for whole, sides in (
+                (self.by_rows, (adapter.outputs, self.rank)),
+                (not self.by_rows, (self.rank, self.inputs)),
+            )
+        )
+
+    def kept_bytes(self, samples: int) -> float:
+        """The input, unless each adapter has one of its own, and `kept_beside_input`."""
+        whole = samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
+        return (0.0 if self.drop or not self.keeps_input else whole) + self.kept_beside_input(samples)
+
+    def kept_beside_input(self, samples: int) -> float:
+        """h of each adapter; with dropout its input, too, and the mask."""
+        width = BYTES[self.precision]
+        each = self.rank * width + (self.inputs * (width + MASK) if self.drop else 0)
+        return float(samples * self.rows * each * len(self.adapters))
+
+    @property
+    def keeps_inputs(self) -> bool:
+        """False: it keeps h."""
+        return False
+
+    def weight_bytes(self, samples: int) -> float:
+        """What it keeps, the gradient of its output, and dh of each adapter."""
+        held = (self.outputs + self.rank * len(self.adapters)) * BYTES[self.precision]
+        return self.kept_bytes(samples) + samples * self.rows * held
+
+    def transient_bytes(self, phase: str, samples: int) -> float:
+        """Those of the base."""
+        return self.base.transient_bytes(phase, samples)
+
+    def _forward(self, rows: int, adapter: Adapter) -> Iterator[Kernel]:
+        if self.drop:
+            yield self._pass(DROPOUT, rows * self.inputs, 2, MASK)
+        yield self._by(not self.by_rows, matmul(rows, self.rank, self.inputs, precision=self.precision))
+        yield self._by(self.by_rows, matmul(rows, adapter.outputs, self.rank, precision=self.precision))
+        passes, launches = (3, 1) if self.fused else (5, 2)
+        yield self._pass(SCALE_AND_ADD, rows * adapter.outputs, passes, launches=launches)
+
+    def _backward(self, rows: int, adapter: Adapter) -> Iterator[Kernel]:
+        if not self.fused:
+            yield self._pass(SCALE_AND_ADD, rows * adapter.outputs, 2)
+        yield self._by(self.by_rows, matmul(rows, self.rank, adapter.outputs, precision=self.precision))
+        yield self._by(not self.by_rows, matmul(rows, self.inputs, self.rank, precision=self.precision))
+        if self.drop:
+            yield self._pass(DROPOUT, rows * self.inputs, 2, MASK)
+        yield self._pass(SCALE_AND_ADD, rows * self.inputs, 3)
+
+    def _by(self, whole: bool, product: Kernel) -> Kernel:
+        """*product* by a factor that every rank has *whole*, or else a part of."""
+        return replace(product, copies=self.cut.ranks) if whole else product
+
+    def _pass(self, operation: Operation, elements: int, passes: int, mask: int = 0, launches: int = 1) -> Kernel:
+        nbytes = elements * (passes * BYTES[self.precision] + mask)
+        return memory_bound(nbytes, precision=self.precision, launches=launches, operation=operation)
+
+
+def adapted(
+    base: Linear,
+    adapters: tuple[Adapter, ...],
+    rank: int,
+    *,
+    drop: bool = False,
+    fused: bool = False,
+    by_rows: bool = False,
+    cut: Cut = WHOLE,
+) -> Linear:
+    """*base*, a frozen linear map, with *adapters*; itself if there are none."""
+    if not adapters:
+        return base
+    own = {one.name: getattr(base, one.name) for one in fields(Linear)}
+    return AdaptedLinear(
+        **own,
+        base=base,
+        adapters=adapters,
+        rank=rank,
+        drop=drop,
+        fused=fused,
+        by_rows=by_rows,
+        cut=cut,
+    )
+
+
+def with_adapters(
+    linear: Linear, lora: Lora | None, sizes: Mapping[str, int], cut: Cut, *, fused: bool, by_rows: bool = False
+) -> Linear:
+    """*linear*, a product of a layer, as *lora* fine-tunes it; unchanged if that is None.
+
+    *sizes*: its outputs by the name of the target; empty if it is none. *fused*: sums are part of one kernel with what
+    they follow. *by_rows*: tensor parallelism cuts it by rows. Raises `ScenarioError` for a cut that is not known.
+    """
+    if lora is None:
+        return linear
+    if cut.grid or cut.by_columns:
+        raise ScenarioError("lora is known of tp as Megatron-LM cuts layers; give one degree, and no tp_split")
+    base = quantised(linear, lora.quantisation) if lora.quantisation else replace(linear, frozen=True)
+    adapters = lora.adapters(sizes, apart=bool(linear.splits))
+    return adapted(base, adapters, lora.rank, drop=lora.drop, fused=fused, by_rows=by_rows, cut=cut)

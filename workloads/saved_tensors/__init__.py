@@ -1,1 +1,0 @@
-"""Rules of what activation functions keep for the backward pass: fewer bits, or no output."""

@@ -1,1 +1,0 @@
-"""Sharded data parallelism: parameters, gradients and optimizer states are each divided within groups of replicas."""
