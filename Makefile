@@ -18,7 +18,7 @@ define suite
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest $(1) -n 2 --dist loadfile -m "not testbed and not cluster" tests simulator topologies workloads scenarios
+	$(BIN)/pytest $(1) -n 2 --dist loadfile -m "not testbed and not cluster" tests clustersim
 	$(BIN)/pytest $(1) -m "testbed or cluster" $$(grep -rlE "mark\.(testbed|cluster)\b" --include="test_*.py" tests)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n 2 --nbmake $(2)
 endef

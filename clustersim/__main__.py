@@ -1,6 +1,6 @@
 """The command line, as ``clustersim`` is."""
 
-from scenarios.commands.command_line import main
+from clustersim.scenarios.commands.command_line import main
 
 if __name__ == "__main__":
     main()

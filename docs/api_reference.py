@@ -1,4 +1,4 @@
-"""Write the API reference from what the packages offer: every name of their ``__all__``, by the module that defines it.
+"""Write the API reference from what `clustersim` offers: every name of its ``__all__``, by the module that defines it.
 
 `docs/conf.py` calls `page` at build time; Sphinx's autodoc fills in docstrings and signatures.
 """
@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
-TITLE = "# API reference\n\nWhat scripts and notebooks import. Every other module may change between versions."
+import clustersim
 
-PACKAGES = {
-    "scenarios": ("Scenarios, their runs and their results.", ()),
-    "topologies": ("Clusters.", ("cluster",)),
-    "workloads": ("Models.", ("specification.model", "model.Model", "model.Layer")),
-    "simulator": ("Schedules, clusters, timelines, and the engine that runs the first on the second.", ()),
-}
-"""What a package is for, and its names where it has no ``__all__``."""
+TITLE = (
+    "# API reference\n\nWhat scripts, notebooks and extensions import. Every other module may change between versions."
+)
 
 MEMBERS = {"Scenario": "load, model_validate, cluster, schedule, run, sweep"}
 """The members of a class that are documented, where these are not all."""
@@ -26,25 +21,20 @@ MEMBERS = {"Scenario": "load, model_validate, cluster, schedule, run, sweep"}
 
 def page() -> str:
     """Return the reference as one MyST Markdown page."""
-    parts = [TITLE]
-    for package, (purpose, _) in PACKAGES.items():
-        found = dict(_offered(package))
-        parts += [f"## {package}", purpose, _block([".. autosummary::", "", *(f"   ~{name}" for name in found)])]
-        parts += [_block(_directive(name, thing)) for name, thing in found.items()]
+    found = dict(sorted(_offered(), key=lambda item: (item[1].__module__, item[0])))
+    parts = [TITLE, _block([".. autosummary::", "", *(f"   ~{name}" for name in found)])]
+    parts += [_block(_directive(name, thing)) for name, thing in found.items()]
     return "\n\n".join(parts) + "\n"
 
 
-def _offered(package: str) -> Iterator[tuple[str, Any]]:
-    """Yield (dotted name, class or function) of what *package* offers, ordered by defining module."""
-    module = import_module(package)
-    names = getattr(module, "__all__", None) or PACKAGES[package][1]
-    things = {f"{package}.{name}": _found(package, name) for name in names}
-    yield from sorted(things.items(), key=lambda item: (item[1].__module__, item[0]))
-
-
-def _found(package: str, name: str) -> Any:
-    home, _, attribute = f"{package}.{name}".rpartition(".")
-    return getattr(import_module(home), attribute)
+def _offered() -> Iterator[tuple[str, Any]]:
+    """Yield (dotted name, class or function) of what `clustersim` offers; types of values and constants are no part of
+    the page.
+    """
+    for name in clustersim.__all__:
+        thing = getattr(clustersim, name)
+        if inspect.isclass(thing) or inspect.isfunction(thing):
+            yield f"clustersim.{name}", thing
 
 
 def _directive(name: str, thing: Any) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from scenarios.commands.application import app, register
+from clustersim.scenarios.commands.application import app, register
 
 TITLE = """\
 # Command reference

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from simulator.charts.canvas import save, style
-from simulator.charts.figures import CHARTS
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.simulator.charts.canvas import save, style
+from clustersim.simulator.charts.figures import CHARTS
 
 DOCS = Path(__file__).parent
 JOBS = "2"

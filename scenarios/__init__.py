@@ -1,44 +1,15 @@
-"""YAML scenarios, the command line, and results: the top layer.
-
->>> from scenarios import Scenario
->>> Scenario.load("hello").cluster().name
-'uniform'
-"""
-
-from __future__ import annotations
+"""YAML scenarios, their runs and results, the searches over them, and the command line: the top layer."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scenarios.results.result import Result
-    from scenarios.run.sweep import Sweep
-    from scenarios.scenario import Scenario
-    from workloads.memory.chains.chain import Chain
-    from workloads.memory.chains.optimal_checkpointing import optimal
-
-__all__ = ["Chain", "Result", "Scenario", "Sweep", "optimal"]
+    from clustersim import Scenario as Scenario
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names on first use, so that ``--help`` does not load them."""
-    if name == "Scenario":
-        from scenarios.scenario import Scenario
+    """In a clone ``from scenarios import Scenario`` is ``from clustersim import Scenario``."""
+    if name != "Scenario":
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    import clustersim
 
-        return Scenario
-    if name == "Result":
-        from scenarios.results.result import Result
-
-        return Result
-    if name == "Sweep":
-        from scenarios.run.sweep import Sweep
-
-        return Sweep
-    if name == "Chain":
-        from workloads.memory.chains.chain import Chain
-
-        return Chain
-    if name == "optimal":
-        from workloads.memory.chains.optimal_checkpointing import optimal
-
-        return optimal
-    raise AttributeError(f"module {__name__} has no attribute {name}")
+    return clustersim.Scenario

@@ -1,8 +1,8 @@
 """The defaults of what a user leaves open about a run: number format, data parallelism, recomputation, batches.
 
 All doors take them here: `run` of a model, `init`, `import`, `plan --model`, `memory`, `mfu` and `Scenario.of_model`.
-The software stack follows from them (`workloads.default_software_stack`). Nothing is searched for: of a few usual layouts the
-first one that fits is taken, and `clustersim plan` finds the best.
+The software stack follows from them (`workloads.default_software_stack`). Nothing is searched for: of a few usual
+layouts the first one that fits is taken, and `clustersim plan` finds the best.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from math import gcd, prod
 from pathlib import Path
 from typing import Any
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.description import selective_saves
-from scenarios.build.memory_need import MemoryNeed, memory_need
-from scenarios.specification import loading
-from scenarios.specification.plan import AUTO, ONLY_IF_NAMED, SEARCHABLE
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.cluster import Cluster
-from simulator.reading.document import Document, Position, replaced
-from simulator.reading.errors import SimulatorError
-from workloads.operators.model import Model
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.description import selective_saves
+from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
+from clustersim.scenarios.specification import loading
+from clustersim.scenarios.specification.plan import AUTO, ONLY_IF_NAMED, SEARCHABLE
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.document import Document, Position, replaced
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.workloads.operators.model import Model
 
 SAMPLES_PER_GPU = 8
 """Samples of the global batch for each GPU, so that it divides in many ways."""

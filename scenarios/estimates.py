@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
-from scenarios import defaults
-from scenarios.build.built import BuiltScenario
-from scenarios.build.description import model_title
-from scenarios.build.memory_need import MemoryNeed, of_capacity
-from scenarios.cost.cost import SECONDS_PER_DAY
-from scenarios.results.efficiency import Utilisation, utilisation
-from simulator.reading import plain_text
-from simulator.reading.errors import ScenarioError, SimulatorError
-from simulator.reading.plain_text import figure
-from simulator.reading.units import show, show_long
+from clustersim.scenarios import defaults
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.description import model_title
+from clustersim.scenarios.build.memory_need import MemoryNeed, of_capacity
+from clustersim.scenarios.cost.cost import SECONDS_PER_DAY
+from clustersim.scenarios.results.efficiency import Utilisation, utilisation
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
+from clustersim.simulator.reading.plain_text import figure
+from clustersim.simulator.reading.units import show, show_long
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
 """Of tensors, as a result has them."""

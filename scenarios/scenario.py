@@ -12,12 +12,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.built import BuiltScenario
 
 if TYPE_CHECKING:
-    from scenarios.results.result import Result
-    from scenarios.run.running import Watch
-    from scenarios.run.sweep import Sweep
+    from clustersim.scenarios.results.result import Result
+    from clustersim.scenarios.run.running import Watch
+    from clustersim.scenarios.run.sweep import Sweep
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,7 +42,7 @@ class Scenario(BuiltScenario):
         >>> Scenario.of_model("gpt2", "dgx1").specification.training.precision
         'fp16'
         """
-        from scenarios import defaults
+        from clustersim.scenarios import defaults
 
         data = defaults.model_on(model, cluster, nodes, batch, tokens, settings)
         return cls.model_validate(data, list(settings))
@@ -52,7 +52,7 @@ class Scenario(BuiltScenario):
 
         Raises `DeadlockError` with the circle of waiting ops.
         """
-        from scenarios.run import running
+        from clustersim.scenarios.run import running
 
         return running.run(self, watch)
 
@@ -69,8 +69,8 @@ class Scenario(BuiltScenario):
         >>> [(row["training.global_batch_size"], row["memory.fits"]) for row in rows]
         [(64, True), (128, True)]
         """
-        from scenarios.run.sweep import Sweep, executed, runs
-        from scenarios.run.sweep_table import of_mapping
+        from clustersim.scenarios.run.sweep import Sweep, executed, runs
+        from clustersim.scenarios.run.sweep_table import of_mapping
 
         axes = of_mapping(over)
         several = list(runs(self, axes, zipped, remote=bool(on)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from scenarios.commands import progress
+from clustersim.scenarios.commands import progress
 
 # no test fails because the machine is busy
 settings.register_profile("unhurried", deadline=None)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from scenarios import Scenario
-from scenarios.results.result import Result
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.results.result import Result
 
 HEAVY = (
     "gpt2_xl_offload_8a100",

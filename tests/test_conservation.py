@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scenarios import Scenario
-from scenarios.run.running import simulated
-from scenarios.specification.loading import shipped
-from simulator.analysis import metrics, network_traffic
-from simulator.analysis.timeline import Timeline
-from simulator.network.library import tuner
-from simulator.network.library.calibration_file import transport
-from simulator.network.placing.candidates import GroupTopology
-from simulator.network.placing.routes import connection
-from simulator.schedule.mesh import family
-from simulator.schedule.ops import Collective, Compute, Copy, Op, Send
-from simulator.schedule.schedule import Schedule
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.run.running import simulated
+from clustersim.scenarios.specification.loading import shipped
+from clustersim.simulator.analysis import metrics, network_traffic
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.network.library import tuner
+from clustersim.simulator.network.library.calibration_file import transport
+from clustersim.simulator.network.placing.candidates import GroupTopology
+from clustersim.simulator.network.placing.routes import connection
+from clustersim.simulator.schedule.mesh import family
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Op, Send
+from clustersim.simulator.schedule.schedule import Schedule
 from tests.samples import sample
 from tests.shipped import HEAVY
 

@@ -10,21 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import topologies
-from scenarios import Scenario
-from scenarios.run.running import simulated
-from simulator.analysis.timeline import Columns, Timeline
-from simulator.charts.rows import Shown, rows
-from simulator.engine.interface.variation import Variation
-from simulator.engine.simulate import simulate
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.kernel import matmul
-from simulator.network.library.nccl import nccl
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Compute
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from simulator.traces import perfetto_and_chrome
+from clustersim import topologies
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.run.running import simulated
+from clustersim.simulator.analysis.timeline import Columns, Timeline
+from clustersim.simulator.charts.rows import Shown, rows
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.kernel import matmul
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.traces import perfetto_and_chrome
 from tests.test_conservation import Case, every_case, timelines
 
 

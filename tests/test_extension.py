@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.results.result import Result
-from simulator.reading.errors import ScenarioError
-from simulator.reading.lookup import function
-from simulator.schedule.pipeline_order import Order
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.results.result import Result
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.lookup import function
+from clustersim.simulator.schedule.pipeline_order import Order
 from tests.packages import clustersim, package
 
 FILES = {
     "fabrics/twin.py": '''
         """Two switches joined by one trunk; nodes are plugged into them in turn."""
-        from simulator.reading.quantities import Bandwidth
-        from topologies.wiring.network import Network, Port, FabricRouter
+        from clustersim.simulator.reading.quantities import Bandwidth
+        from clustersim.topologies.wiring.network import Network, Port, FabricRouter
 
         def twin(network: Network, trunk: Bandwidth) -> FabricRouter:
             switches = network.switch(), network.switch()
@@ -37,7 +37,7 @@ FILES = {
     "nodes/daisy.py": '''
         """GPUs in a row, each joined to the next with all of its links."""
         from itertools import pairwise
-        from topologies.wiring.server import Server, Wiring, pcie_tree
+        from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
 
         def daisy(server: Server) -> Wiring:
             wiring = pcie_tree(server)
@@ -47,7 +47,7 @@ FILES = {
         ''',
     "algorithms/centre.py": '''
         """Everything to position 0, which adds it up and sends the sum back."""
-        from simulator.network.step import Group, Step
+        from clustersim.simulator.network.step import Group, Step
 
         def all_reduce(group: Group, nbytes: float) -> list[Step]:
             others = range(1, group.size)
@@ -58,14 +58,14 @@ FILES = {
         ''',
     "algorithms/wrong.py": '''
         """Reduces nothing: each position sends to the next, which keeps its own."""
-        from simulator.network.step import Group, Step
+        from clustersim.simulator.network.step import Group, Step
 
         def all_reduce(group: Group, nbytes: float) -> list[Step]:
             return [Step(tuple((i, (i + 1) % group.size) for i in range(group.size)), nbytes)]
         ''',
     "algorithms/vague.py": '''
         """A ring that does not say what it sends."""
-        from simulator.network.step import Group, Step
+        from clustersim.simulator.network.step import Group, Step
 
         def all_reduce(group: Group, nbytes: float) -> list[Step]:
             pairs = tuple((i, (i + 1) % group.size) for i in range(group.size))
@@ -73,7 +73,7 @@ FILES = {
         ''',
     "algorithms/doubling.py": '''
         """Recursive doubling: whole vectors over distances that double."""
-        from simulator.network.step import Group, Step
+        from clustersim.simulator.network.step import Group, Step
 
         def ranks_allowed(ranks: int) -> bool:
             """Powers of two."""
@@ -85,7 +85,7 @@ FILES = {
         ''',
     "fabrics/lost.py": '''
         """Two switches without a trunk, and a route that takes it."""
-        from topologies.wiring.network import Network, Port, FabricRouter
+        from clustersim.topologies.wiring.network import Network, Port, FabricRouter
 
         def lost(network: Network) -> FabricRouter:
             switches = network.switch(), network.switch()
@@ -95,7 +95,7 @@ FILES = {
         ''',
     "transports/postal.py": '''
         """A library that takes a millisecond over every message."""
-        from simulator.network.transport import NET, NVLINK, PCI, Transport
+        from clustersim.simulator.network.transport import NET, NVLINK, PCI, Transport
 
         def postal() -> Transport:
             hops = {(hop, "ring", "simple"): 1e-3 for hop in (NVLINK, PCI, NET)}
@@ -103,7 +103,7 @@ FILES = {
         ''',
     "orders/patient.py": '''
         """All forwards, then all backwards, first micro-batch first."""
-        from simulator.schedule.pipeline_order import Action, Order
+        from clustersim.simulator.schedule.pipeline_order import Action, Order
 
         def patient(stages: int, micro_batches: int) -> Order:
             return Order(tuple(
@@ -269,7 +269,7 @@ def test_a_pipeline_order(lab: str) -> None:
     Forwards fill 3 slots of 1 s and backwards 3 of 2 s; 10 KB pass from stage to stage once on each way.
     """
     name = f"{lab}.orders.patient"
-    order: Order = function("workloads.pipelines", name)(2, 2)
+    order: Order = function("clustersim.workloads.pipelines", name)(2, 2)
     assert order.csv() == "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"
     unit = {"kind": "unit", "num_layers": 2, "forward": "1 s", "backward": "2 s", "activations": "10 KB"}
     pipeline = {"pp": 2, "schedule": name, "optimizer_sync": False}

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.interface.variation import Variation
-from simulator.engine.simulate import simulate
-from simulator.schedule.check import check
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.timed_models import unit_model
-from workloads.memory.compute import compute
-from workloads.parallelism.ddp import data_parallel
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.parallelism.ddp import data_parallel
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 ALGORITHMS = st.sampled_from(["ring", "tree", "halving_doubling", "direct"])
 

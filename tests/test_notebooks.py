@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PUBLIC = {"scenarios", "numpy", "pandas", "matplotlib", "IPython"}
+PUBLIC = {"clustersim", "numpy", "pandas", "matplotlib", "IPython"}
 """Packages that a notebook may import beside the standard library; of this project only the facade."""
 LARGEST = 310_000
 """Bytes of a notebook that a code host still shows at once."""
@@ -52,7 +52,7 @@ def forbidden(module: str) -> bool:
     package = module.partition(".")[0]
     if package in sys.stdlib_module_names:
         return False
-    return package not in PUBLIC or (package == "scenarios" and module != package)
+    return package not in PUBLIC or (package == "clustersim" and module != package)
 
 
 def faults(path: Path) -> list[str]:
@@ -106,8 +106,8 @@ def test_pictures_are_whole_and_of_a_legible_size(path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "fault"),
     [
-        ("from simulator.engine.simulate import simulate", "imports simulator.engine.simulate"),
-        ("from scenarios.search.answer import answer", "imports scenarios.search.answer"),
+        ("from clustersim.simulator.engine.simulate import simulate", "imports clustersim.simulator.engine.simulate"),
+        ("from clustersim.scenarios.search.answer import answer", "imports clustersim.scenarios.search.answer"),
         ("result._timeline", "uses _timeline"),
         ("print('/home/me/runs')", "tells /home/"),
     ],

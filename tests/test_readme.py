@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -56,7 +56,7 @@ def test_links_have_a_target(target: str) -> None:
 
 
 def test_the_scenario_is_valid() -> None:
-    from simulator.reading.yaml_and_json import read_value
+    from clustersim.simulator.reading.yaml_and_json import read_value
 
     (text,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.S)
     assert Scenario.model_validate(read_value(text)).derived.replicas == 40
@@ -72,7 +72,7 @@ def test_the_readme_is_short_and_its_table_is_of_the_accuracy_page(monkeypatch: 
 
 
 def test_nothing_that_is_simulated_is_said_not_to_be() -> None:
-    page = import_module("scenarios.evaluate.accuracy")
+    page = import_module("clustersim.scenarios.evaluate.accuracy")
     denied = (ROOT / "ACCURACY.md").read_text().partition("## What is not modelled")[2].partition("\n## ")[0]
     simulated = (ROOT / "docs" / "what_is_simulated.md").read_text()
     denied += simulated.partition("Not simulated:")[2] + " ".join(page.NOT_MODELLED)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.commands import progress
+from clustersim.scenarios.commands import progress
 from tests.benchmarks.mutations import Faults, drawn, near
 from tests.benchmarks.processes import ROOT
 from tests.conftest import shorten

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-import topologies
-from scenarios import Scenario
-from scenarios.results.result import Result
-from simulator.analysis import network_traffic
-from simulator.analysis.timeline import Timeline
-from simulator.engine.simulate import simulate
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.gloo import gloo
-from simulator.network.library.ideal import ideal
-from simulator.network.library.nccl import nccl
-from simulator.network.transport import Transport
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim import topologies
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.results.result import Result
+from clustersim.simulator.analysis import network_traffic
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.gloo import gloo
+from clustersim.simulator.network.library.ideal import ideal
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 GPUS, NIC = 100, 12.5e9
 """EDR InfiniBand: 100 Gb/s."""

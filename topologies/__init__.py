@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simulator.hardware.cluster import Cluster
+    from clustersim.simulator.hardware.cluster import Cluster
 
 
 def cluster(section: Mapping[str, Any] | str, folder: Path | None = None) -> Cluster:
@@ -19,7 +19,7 @@ def cluster(section: Mapping[str, Any] | str, folder: Path | None = None) -> Clu
     >>> len(cluster({"preset": "dgx_a100_80gb", "nodes": 2}).gpus)
     16
     """
-    from topologies.cluster_section import specification
+    from clustersim.topologies.cluster_section import specification
 
     data = {"preset": section} if isinstance(section, str) else dict(section)
     return specification(data).build(folder)

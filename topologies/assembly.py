@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.hashing import Indices, Table
-from simulator.hardware.links import Link
-from simulator.hardware.topology import NONE, Numbered, Topology, VertexNames, Vertices, sorted_topology
-from simulator.reading.errors import ClusterError
-from topologies.server_template import ServerTemplate, Tables
-from topologies.wiring.network import FabricRouter, Network, Port, Ports, Routing, Tree
-from topologies.wiring.server import Wiring
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.hashing import Indices, Table
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.hardware.topology import NONE, Numbered, Topology, VertexNames, Vertices, sorted_topology
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.topologies.server_template import ServerTemplate, Tables
+from clustersim.topologies.wiring.network import FabricRouter, Network, Port, Ports, Routing, Tree
+from clustersim.topologies.wiring.server import Wiring
 
 if TYPE_CHECKING:
-    from simulator.hardware.topology import Regularity
+    from clustersim.simulator.hardware.topology import Regularity
 
 Fabric = Callable[[Network], FabricRouter]
 
@@ -157,7 +157,7 @@ class Routes:
 
     def regularity(self, cluster: Cluster) -> Regularity | None:
         """Return the regularity of *cluster*, which has these routes. None if its fabric is not a tree."""
-        from topologies.regularity import regularity
+        from clustersim.topologies.regularity import regularity
 
         if not self.hierarchical:
             return None

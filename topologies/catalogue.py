@@ -10,15 +10,26 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from simulator.hardware.accelerator import UNALIGNED, Accelerator
-from simulator.hardware.links import Link
-from simulator.reading import lookup
-from simulator.reading.document import Document, merged, part
-from simulator.reading.quantities import Bandwidth, Count, Flag, Fraction, Number, Power, Rate, Section, Size, Time
-from simulator.reading.validation import Fault, near, validated
-from simulator.reading.yaml_and_json import read
+from clustersim.simulator.hardware.accelerator import UNALIGNED, Accelerator
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.document import Document, merged, part
+from clustersim.simulator.reading.quantities import (
+    Bandwidth,
+    Count,
+    Flag,
+    Fraction,
+    Number,
+    Power,
+    Rate,
+    Section,
+    Size,
+    Time,
+)
+from clustersim.simulator.reading.validation import Fault, near, validated
+from clustersim.simulator.reading.yaml_and_json import read
 
-GPUS, CPUS, LINKS = "topologies.gpus", "topologies.cpus", "topologies.links"
+GPUS, CPUS, LINKS = "clustersim.topologies.gpus", "clustersim.topologies.cpus", "clustersim.topologies.links"
 
 
 class Sourced(Section):

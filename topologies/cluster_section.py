@@ -15,22 +15,31 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, Tag, model_validator
 
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.topology import NONE
-from simulator.reading import lookup
-from simulator.reading.document import Document, merged, part
-from simulator.reading.errors import ClusterError
-from simulator.reading.quantities import LEAST_RATIO, Bandwidth, Count, Index, Ratio, Section, Time, one_or_list
-from simulator.reading.units import show
-from simulator.reading.validation import Chosen, Fault, validated
-from simulator.reading.yaml_and_json import read
-from topologies.assembly import assemble, cable_of
-from topologies.catalogue import CPUS, GPUS, LinkData, device, known, link_data
-from topologies.node_and_fabric import FABRICS, Cpu, FabricSection, Gpu, NodeSection
-from topologies.wiring.network import Routing
-from topologies.wiring.server import Wiring
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.topology import NONE
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.document import Document, merged, part
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.reading.quantities import (
+    LEAST_RATIO,
+    Bandwidth,
+    Count,
+    Index,
+    Ratio,
+    Section,
+    Time,
+    one_or_list,
+)
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.reading.validation import Chosen, Fault, validated
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.topologies.assembly import assemble, cable_of
+from clustersim.topologies.catalogue import CPUS, GPUS, LinkData, device, known, link_data
+from clustersim.topologies.node_and_fabric import FABRICS, Cpu, FabricSection, Gpu, NodeSection
+from clustersim.topologies.wiring.network import Routing
+from clustersim.topologies.wiring.server import Wiring
 
-CLUSTERS = "topologies.clusters"
+CLUSTERS = "clustersim.topologies.clusters"
 
 BYTES_OF_A_DEVICE = 5e3
 """Of memory that a simulated GPU of a regular cluster takes: some 4 GB for 1,048,576, 0.6 GB for 98,304 (MegaScale's
@@ -249,7 +258,7 @@ class UniformSection(ClusterSection):
 
     def _whole_cluster(self, folder: Path, routing: Routing) -> Cluster:
         _check_one_path(routing)
-        from topologies.uniform_and_tree import uniform
+        from clustersim.topologies.uniform_and_tree import uniform
 
         return uniform(self.gpus, self.bandwidth, self.latency, self.hosts, self.accelerator.accelerator())
 
@@ -285,7 +294,7 @@ class TreeSection(ClusterSection):
 
     def _whole_cluster(self, folder: Path, routing: Routing) -> Cluster:
         _check_one_path(routing)
-        from topologies.uniform_and_tree import tree
+        from clustersim.topologies.uniform_and_tree import tree
 
         def levels(value: float | list[float]) -> list[float]:
             return value if isinstance(value, list) else [value] * len(self.arity)
@@ -306,7 +315,7 @@ class GraphSection(ClusterSection):
 
     def _whole_cluster(self, folder: Path, routing: Routing) -> Cluster:
         _check_one_path(routing)
-        from topologies.graph_file import load
+        from clustersim.topologies.graph_file import load
 
         gpu = self.accelerator.accelerator() if self.accelerator else None
         return load(folder / self.graph, gpu, self.processor.accelerator())

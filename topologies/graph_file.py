@@ -14,16 +14,16 @@ from typing import Any
 
 import networkx as nx
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.links import Link
-from simulator.reading import lookup, units
-from simulator.reading.errors import ScenarioError
-from simulator.reading.files import UnreadableFile, read_text
-from simulator.reading.quantities import check_size, written
-from simulator.reading.validation import Fault
-from simulator.reading.yaml_and_json import parse_json, shown_at
-from topologies.catalogue import CPUS, GPUS, device
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.reading import lookup, units
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import UnreadableFile, read_text
+from clustersim.simulator.reading.quantities import check_size, written
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.reading.yaml_and_json import parse_json, shown_at
+from clustersim.topologies.catalogue import CPUS, GPUS, device
 
 LARGEST_FILE = 2**30
 """Bytes. A graph of a hundred thousand GPUs has a tenth of it."""

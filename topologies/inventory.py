@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from simulator.hardware.links import Link
-from simulator.reading.errors import CalibrationError
-from simulator.reading.lookup import names
-from simulator.reading.units import show
-from topologies.catalogue import GPUS, device, link
-from topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.reading.lookup import names
+from clustersim.simulator.reading.units import show
+from clustersim.topologies.catalogue import GPUS, device, link
+from clustersim.topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
 
 SWITCH = -1
 """Stands for the NVSwitches in place of the second GPU."""

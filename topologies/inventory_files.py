@@ -20,8 +20,8 @@ from xml.etree import ElementTree
 
 import networkx as nx
 
-from simulator.reading.errors import CalibrationError
-from topologies.inventory import LANES, PCIE, SWITCH, Inventory, Part
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.topologies.inventory import LANES, PCIE, SWITCH, Inventory, Part
 
 PCI_DEVICES = {
     "0x1db1": "v100_16gb",

@@ -9,18 +9,18 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from simulator.hardware.links import NVME, Link
-from simulator.network.tcp import TCP
-from simulator.reading import lookup
-from simulator.reading.document import Document, merged
-from simulator.reading.errors import ClusterError
-from simulator.reading.names_and_parameters import parameters
-from simulator.reading.quantities import Bandwidth, Count, Index, Section, Size, Time
-from simulator.reading.validation import Fault
-from topologies.catalogue import CPUS, GPUS, LINKS, Device, LinkKind, described, device, known, link
-from topologies.wiring.server import Drives, Server, Wiring
+from clustersim.simulator.hardware.links import NVME, Link
+from clustersim.simulator.network.tcp import TCP
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.document import Document, merged
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.reading.names_and_parameters import parameters
+from clustersim.simulator.reading.quantities import Bandwidth, Count, Index, Section, Size, Time
+from clustersim.simulator.reading.validation import Fault
+from clustersim.topologies.catalogue import CPUS, GPUS, LINKS, Device, LinkKind, described, device, known, link
+from clustersim.topologies.wiring.server import Drives, Server, Wiring
 
-FABRICS, NODES = "topologies.fabrics", "topologies.nodes"
+FABRICS, NODES = "clustersim.topologies.fabrics", "clustersim.topologies.nodes"
 
 MOST_PARTS = 16_384
 """GPUs, NICs or PCIe switches of one node: beyond the 9,216 chips of the largest torus built (a pod of TPU v7)."""

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.hashing import Indices, hashed, mixed
-from simulator.hardware.topology import NONE, Regularity, Topology
-from topologies.server_template import ServerTemplate
-from topologies.wiring.network import Ports, Tree
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.hashing import Indices, hashed, mixed
+from clustersim.simulator.hardware.topology import NONE, Regularity, Topology
+from clustersim.topologies.server_template import ServerTemplate
+from clustersim.topologies.wiring.network import Ports, Tree
 
 DEVICES = ("gpu", "host")
 

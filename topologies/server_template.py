@@ -9,11 +9,11 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.hashing import Indices, Table
-from simulator.hardware.links import Link
-from simulator.hardware.topology import NONE
-from topologies.wiring.server import Wiring
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.hashing import Indices, Table
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.hardware.topology import NONE
+from clustersim.topologies.wiring.server import Wiring
 
 
 @dataclass(frozen=True, eq=False)

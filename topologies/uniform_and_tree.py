@@ -11,11 +11,11 @@ from operator import mul
 
 import numpy as np
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.cluster import Cluster, Router
-from simulator.hardware.hashing import Indices, Table
-from simulator.hardware.links import Link
-from simulator.hardware.topology import NONE, Numbered, Topology, Vertices, sorted_topology
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.cluster import Cluster, Router
+from clustersim.simulator.hardware.hashing import Indices, Table
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.hardware.topology import NONE, Numbered, Topology, Vertices, sorted_topology
 
 CROSSBAR = 1
 """The number of the crossbar's vertex, which follows the first device."""

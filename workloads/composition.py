@@ -7,19 +7,19 @@ from dataclasses import replace
 from itertools import chain
 from math import prod
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.mesh import Axis, Layout, Mesh, family
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.memory.compute import PIPELINE
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import Parallelism
-from workloads.parallelism.context import Context
-from workloads.parallelism.data import Data
-from workloads.parallelism.domain import Domain
-from workloads.parallelism.expert import Expert
-from workloads.parallelism.pipeline import Pipeline
-from workloads.parallelism.tensor import Tensor
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.mesh import Axis, Layout, Mesh, family
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.memory.compute import PIPELINE
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import Parallelism
+from clustersim.workloads.parallelism.context import Context
+from clustersim.workloads.parallelism.data import Data
+from clustersim.workloads.parallelism.domain import Domain
+from clustersim.workloads.parallelism.expert import Expert
+from clustersim.workloads.parallelism.pipeline import Pipeline
+from clustersim.workloads.parallelism.tensor import Tensor
 
 PARALLELISMS: tuple[type[Parallelism], ...] = (Tensor, Domain, Context, Expert, Pipeline, Data)
 """In the order in which they apply, inner axes first. A user's own apply before the pipeline."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.accelerator import Accelerator
 
 AUTO = "auto"
 """In place of the name of a stack: take the default."""

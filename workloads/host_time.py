@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Self
 
-from simulator.hardware.accelerator import Software
-from simulator.hardware.kernel import Operation, measured
-from simulator.schedule.ops import Compute, Delay, Op, Recv
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.gradients import updated_stages, weights_by_stage
-from workloads.operators.model import Model
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.kernel import Operation, measured
+from clustersim.simulator.schedule.ops import Compute, Delay, Op, Recv
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.gradients import updated_stages, weights_by_stage
+from clustersim.workloads.operators.model import Model
 
 EXCHANGE = Operation("host time of messages", "measured")
 

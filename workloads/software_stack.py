@@ -12,22 +12,22 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from simulator.hardware.accelerator import Software
-from simulator.reading.document import Document, merged, part
-from simulator.reading.lookup import UnknownName, data_file, names, nearest, plain
-from simulator.reading.names_and_parameters import known
-from simulator.reading.quantities import Amount, Count, Flag, Index, Ratio, Section, Time, number
-from simulator.reading.validation import Fault, validated
-from simulator.reading.yaml_and_json import read
-from workloads.default_software_stack import AUTO, FRAMEWORKS
-from workloads.operators.operator_names import FUSIBLE, Fused, Fusible
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.reading.document import Document, merged, part
+from clustersim.simulator.reading.lookup import UnknownName, data_file, names, nearest, plain
+from clustersim.simulator.reading.names_and_parameters import known
+from clustersim.simulator.reading.quantities import Amount, Count, Flag, Index, Ratio, Section, Time, number
+from clustersim.simulator.reading.validation import Fault, validated
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.workloads.default_software_stack import AUTO, FRAMEWORKS
+from clustersim.workloads.operators.operator_names import FUSIBLE, Fused, Fusible
 
 FRAGMENTATION = 0.15
 """What stitching the blocks of PyTorch's caching allocator saves of its memory, the mean of eight language models on
 A100; up to 0.33 (Guo et al. 2024, "GMLake", arXiv:2401.08156, abstract)."""
 
 
-PACKAGE = "workloads.software"
+PACKAGE = "clustersim.workloads.software"
 """The folder of stacks, a file each; others are composed of them in `ALIASES`."""
 
 ALIASES = Path(__file__).with_name("software") / "_aliases.yaml"
@@ -291,7 +291,7 @@ def holds(place: str, spot: str) -> bool:
 
     A stack that does not have the key itself, or in a group, has it from its preset.
 
-    >>> holds("workloads.software.megatron_2021", "workloads.software.megatron:launch")
+    >>> holds("clustersim.workloads.software.megatron_2021", "clustersim.workloads.software.megatron:launch")
     True
     """
     where, _, key = spot.partition(":")
@@ -314,7 +314,7 @@ def aliases() -> Mapping[str, Any]:
 def plain_stack(name: str) -> str:
     """Return the name of a stack that is given by its import path; any other *name* as it is.
 
-    >>> plain_stack("workloads.software.megatron_2021"), plain_stack("mylab.stacks.x")
+    >>> plain_stack("clustersim.workloads.software.megatron_2021"), plain_stack("mylab.stacks.x")
     ('megatron_2021', 'mylab.stacks.x')
     """
     name = plain(PACKAGE, name)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from scenarios.specification.plan import TRAINING
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.specification.plan import TRAINING
+from clustersim.simulator.reading.errors import ScenarioError
 
 DIVISIBILITY, GPUS, RULES, ORDER, MEMORY = "divisibility", "gpus", "rules", "order", "memory"
 """Why a candidate is rejected: sizes that do not divide; degrees that need more GPUs or leave some over; keys that do

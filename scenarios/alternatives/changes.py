@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scenarios.alternatives.space import Space
-from scenarios.build.built import BuiltScenario
-from scenarios.build.memory_need import MemoryNeed, memory_need
-from simulator.analysis.pipeline_bubble import Bubble
-from simulator.reading.errors import SimulatorError
-from simulator.reading.units import show
-from workloads.operators.stages import ENDS
-from workloads.parallelism.ddp import BUCKET_BYTES
-from workloads.parallelism.fsdp import FullyShardedDataParallel
-from workloads.parallelism.zero import Zero
+from clustersim.scenarios.alternatives.space import Space
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
+from clustersim.simulator.analysis.pipeline_bubble import Bubble
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.units import show
+from clustersim.workloads.operators.stages import ENDS
+from clustersim.workloads.parallelism.ddp import BUCKET_BYTES
+from clustersim.workloads.parallelism.fsdp import FullyShardedDataParallel
+from clustersim.workloads.parallelism.zero import Zero
 
 
 @dataclass(frozen=True)

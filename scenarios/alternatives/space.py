@@ -11,25 +11,25 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from scenarios.alternatives.candidate import DIVISIBILITY, GPUS, RULES, Candidate, Rejected
-from scenarios.build.built import BuiltScenario
-from scenarios.build.derived import Derived
-from scenarios.build.description import selective_saves
-from scenarios.build.schedule import model_share
-from scenarios.specification.parallelism import ParallelismSection
-from scenarios.specification.plan import AUTO, KEPT, SEARCHABLE, TRAINING, PlanSection
-from scenarios.specification.training import PrecisionByOperator, Training
-from simulator.hardware.accelerator import Software
-from simulator.reading.errors import ScenarioError, ScheduleError
-from simulator.reading.validation import Fault, reason
-from workloads.architectures.transformer import Transformer
-from workloads.composition import PARALLELISMS
-from workloads.default_software_stack import StackChoice
-from workloads.operators.model import Model
-from workloads.operators.stages import ENDS, stages_of
-from workloads.parallelism._parallelism import Choices, Chosen, Job, divisors
-from workloads.parallelism.data import WITH_PIPELINE
-from workloads.software_stack import specification as stack_of
+from clustersim.scenarios.alternatives.candidate import DIVISIBILITY, GPUS, RULES, Candidate, Rejected
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.derived import Derived
+from clustersim.scenarios.build.description import selective_saves
+from clustersim.scenarios.build.schedule import model_share
+from clustersim.scenarios.specification.parallelism import ParallelismSection
+from clustersim.scenarios.specification.plan import AUTO, KEPT, SEARCHABLE, TRAINING, PlanSection
+from clustersim.scenarios.specification.training import PrecisionByOperator, Training
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.reading.errors import ScenarioError, ScheduleError
+from clustersim.simulator.reading.validation import Fault, reason
+from clustersim.workloads.architectures.transformer import Transformer
+from clustersim.workloads.composition import PARALLELISMS
+from clustersim.workloads.default_software_stack import StackChoice
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.stages import ENDS, stages_of
+from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, divisors
+from clustersim.workloads.parallelism.data import WITH_PIPELINE
+from clustersim.workloads.software_stack import specification as stack_of
 
 T = TypeVar("T")
 

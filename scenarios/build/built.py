@@ -12,37 +12,37 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from scenarios.build.derived import Derived, derive
-from scenarios.build.network import check_network, conditions
-from scenarios.build.offload import check_offload
-from scenarios.build.schedule import collective_schedule, model_share, training_schedule
-from scenarios.specification import loading, variants
-from scenarios.specification.specification import NetworkHolder, Specification
-from scenarios.specification.training import PrecisionByOperator
-from simulator.engine.interface.pricing import computes_on_host
-from simulator.hardware.accelerator import Accelerator, Software
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.kernel import BYTES
-from simulator.reading.document import Document, replaced
-from simulator.reading.errors import ClusterError, ScenarioError, SimulatorError
-from simulator.reading.plain_text import name_fault
-from simulator.reading.validation import Fault, validated
-from simulator.reading.yaml_and_json import read
-from simulator.schedule.ops import Compute
-from simulator.schedule.schedule import Schedule
-from topologies.catalogue import having_precision
-from topologies.cluster_section import ClusterHolder, ClusterSection
-from topologies.wiring.network import Routing
-from workloads.architectures.model_keys import is_config, with_plain_keys
-from workloads.default_software_stack import AUTO, FRAMEWORKS, StackChoice, default_stack, is_tpu, version_of
-from workloads.operators.model import Model
-from workloads.operators.saved_activations import EVERYTHING
-from workloads.parallelism._parallelism import is_transformer
-from workloads.software_stack import specification as stack_specification
+from clustersim.scenarios.build.derived import Derived, derive
+from clustersim.scenarios.build.network import check_network, conditions
+from clustersim.scenarios.build.offload import check_offload
+from clustersim.scenarios.build.schedule import collective_schedule, model_share, training_schedule
+from clustersim.scenarios.specification import loading, variants
+from clustersim.scenarios.specification.specification import NetworkHolder, Specification
+from clustersim.scenarios.specification.training import PrecisionByOperator
+from clustersim.simulator.engine.interface.pricing import computes_on_host
+from clustersim.simulator.hardware.accelerator import Accelerator, Software
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.document import Document, replaced
+from clustersim.simulator.reading.errors import ClusterError, ScenarioError, SimulatorError
+from clustersim.simulator.reading.plain_text import name_fault
+from clustersim.simulator.reading.validation import Fault, validated
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.simulator.schedule.ops import Compute
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.catalogue import having_precision
+from clustersim.topologies.cluster_section import ClusterHolder, ClusterSection
+from clustersim.topologies.wiring.network import Routing
+from clustersim.workloads.architectures.model_keys import is_config, with_plain_keys
+from clustersim.workloads.default_software_stack import AUTO, FRAMEWORKS, StackChoice, default_stack, is_tpu, version_of
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.saved_activations import EVERYTHING
+from clustersim.workloads.parallelism._parallelism import is_transformer
+from clustersim.workloads.software_stack import specification as stack_specification
 
 if TYPE_CHECKING:
-    from scenarios.build.grid_choice import Choice
-    from workloads.operators.operator_names import Rule
+    from clustersim.scenarios.build.grid_choice import Choice
+    from clustersim.workloads.operators.operator_names import Rule
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class BuiltScenario:
             document = replaced(document, ("network", "transport"), ON_TPUS, document.position(("network",)))
             specification = validated(document, Specification)
         if specification.training is not None and specification.parallelism.chosen_by_model:
-            from scenarios.build.grid_choice import chosen_grid
+            from clustersim.scenarios.build.grid_choice import chosen_grid
 
             choice = chosen_grid(specification, cluster, document)
             path, grid = ("parallelism", "tp"), {axis: getattr(choice.grid, axis) for axis in ("x", "y", "z")}
@@ -393,7 +393,7 @@ class BuiltScenario:
         """Return the broadcast of the model before the first step; None if replicas do not hold the whole model."""
         if self.model is None or not self.broadcasts:
             return None
-        from workloads.parallelism.ddp import initial_broadcast
+        from clustersim.workloads.parallelism.ddp import initial_broadcast
 
         share = model_share(self.model, self.specification.parallelism.parts, self.document)
         return initial_broadcast(self._schedule, share)

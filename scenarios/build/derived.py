@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from scenarios.specification.specification import Specification
-from scenarios.specification.training import indivisible
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.cluster import Cluster
-from simulator.reading.document import Document
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.mesh import Layout
-from workloads.composition import degrees, layouts
-from workloads.operators.parameter import REPLICAS
+from clustersim.scenarios.specification.specification import Specification
+from clustersim.scenarios.specification.training import indivisible
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.mesh import Layout
+from clustersim.workloads.composition import degrees, layouts
+from clustersim.workloads.operators.parameter import REPLICAS
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _check_auto_replicas(
     inner, replicas = prod(given.values()), degree_of[REPLICAS]
     if parallelism.dp != "auto" or gpu_count % inner == 0 or training.global_batch_size % replicas == 0:
         return
-    from workloads.architectures.shape import nearest_divisors
+    from clustersim.workloads.architectures.shape import nearest_divisors
 
     shown = " x ".join(f"{key} {degree}" for key, degree in given.items())
     good = " or ".join(map(str, nearest_divisors(gpu_count, inner)))

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.schedule import pipeline_order
-from scenarios.specification import loading
-from simulator.reading.document import Document
-from workloads.parallelism.pipeline import Pipeline
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.schedule import pipeline_order
+from clustersim.scenarios.specification import loading
+from clustersim.simulator.reading.document import Document
+from clustersim.workloads.parallelism.pipeline import Pipeline
 
 SIZES = {
     "num_layers": "{} layers",

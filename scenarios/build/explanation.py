@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.derived import Derived
-from scenarios.build.schedule import gradient_dtype, pipeline_order
-from simulator.hardware.cluster import Cluster
-from simulator.reading import plain_text
-from simulator.reading.errors import ClusterError, ScenarioError
-from simulator.reading.units import show
-from simulator.reading.yaml_and_json import yaml_text
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.derived import Derived
+from clustersim.scenarios.build.schedule import gradient_dtype, pipeline_order
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.errors import ClusterError, ScenarioError
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.reading.yaml_and_json import yaml_text
 
 MOST = 16
 """Ranks of a group, or groups of an axis, that are printed one by one."""

@@ -16,24 +16,24 @@ from functools import cache
 from itertools import takewhile
 from math import inf
 
-from scenarios.build.network import library_of
-from scenarios.specification.specification import Specification
-from simulator.engine.simulate import simulate
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.kernel import BYTES
-from simulator.network.transport import Transport
-from simulator.reading.document import Document
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.architectures.transformer import Transformer
-from workloads.memory.optimizer import resident_states
-from workloads.parallelism._axonn import Bandwidth, FourDimensions, communication_seconds, products
-from workloads.parallelism._parallelism import divisors
-from workloads.parallelism._tensor_grid import TensorGrid, check_cut_by_grids
-from workloads.parallelism.tensor import Tensor
+from clustersim.scenarios.build.network import library_of
+from clustersim.scenarios.specification.specification import Specification
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.architectures.transformer import Transformer
+from clustersim.workloads.memory.optimizer import resident_states
+from clustersim.workloads.parallelism._axonn import Bandwidth, FourDimensions, communication_seconds, products
+from clustersim.workloads.parallelism._parallelism import divisors
+from clustersim.workloads.parallelism._tensor_grid import TensorGrid, check_cut_by_grids
+from clustersim.workloads.parallelism.tensor import Tensor
 
 FILL = 0.8
 """Share of a GPU's memory for what is counted here; CUDA's context, buffers and fragmentation need the rest."""

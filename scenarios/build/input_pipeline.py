@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.built import BuiltScenario
 
 
 @dataclass(frozen=True)

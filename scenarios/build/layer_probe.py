@@ -11,24 +11,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from scenarios.build.derived import Derived
-from simulator.analysis.timeline import Timeline
-from simulator.engine.simulate import Simulation
-from simulator.hardware.accelerator import Software
-from simulator.network.library.communicator import Communicator
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Compute, Op
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.composition import on_layouts
-from workloads.memory.chains.chain import LayerSeconds
-from workloads.memory.compute import PIPELINE
-from workloads.memory.recompute import without_last
-from workloads.operators.by_coordinate import with_neighbours
-from workloads.operators.lowering import Overlap, lowered
-from workloads.operators.model import Layer, Model, OperatorLayer
-from workloads.parallelism._parallelism import Parallelism
+from clustersim.scenarios.build.derived import Derived
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.simulate import Simulation
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.composition import on_layouts
+from clustersim.workloads.memory.chains.chain import LayerSeconds
+from clustersim.workloads.memory.compute import PIPELINE
+from clustersim.workloads.memory.recompute import without_last
+from clustersim.workloads.operators.by_coordinate import with_neighbours
+from clustersim.workloads.operators.lowering import Overlap, lowered
+from clustersim.workloads.operators.model import Layer, Model, OperatorLayer
+from clustersim.workloads.parallelism._parallelism import Parallelism
 
 PHASES = ("F", "B", "I", "W")
 

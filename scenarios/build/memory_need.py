@@ -13,16 +13,16 @@ from math import isfinite
 
 import numpy as np
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.network import network_of
-from scenarios.build.reserved_memory import reserved_bytes
-from simulator.analysis.memory import Memory, bound, stages
-from simulator.analysis.memory_upper_bound import uses_host
-from simulator.network.library.communicator import Communicator
-from simulator.reading.units import show
-from simulator.schedule.ops import Copy
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.network import network_of
+from clustersim.scenarios.build.reserved_memory import reserved_bytes
+from clustersim.simulator.analysis.memory import Memory, bound, stages
+from clustersim.simulator.analysis.memory_upper_bound import uses_host
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.schedule.ops import Copy
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 
 def reserved_memory(

@@ -11,23 +11,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from scenarios.specification.network import BackgroundTraffic
-from scenarios.specification.specification import Specification
-from simulator.engine.interface.conditions import BandwidthChange, Conditions, Traffic
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.topology import NONE
-from simulator.network.library.calibration_file import transport
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.tuner import is_own, prove_own, ranks_allowed, usable_algorithms
-from simulator.network.tcp import is_tcp
-from simulator.network.transport import Transport
-from simulator.reading.document import Document
-from simulator.reading.errors import ClusterError, SimulatorError
-from simulator.reading.lookup import nearest
-from simulator.reading.units import show
-from simulator.schedule.mesh import family
-from simulator.schedule.ops import Collective
-from simulator.schedule.schedule import Schedule
+from clustersim.scenarios.specification.network import BackgroundTraffic
+from clustersim.scenarios.specification.specification import Specification
+from clustersim.simulator.engine.interface.conditions import BandwidthChange, Conditions, Traffic
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.topology import NONE
+from clustersim.simulator.network.library.calibration_file import transport
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.tuner import is_own, prove_own, ranks_allowed, usable_algorithms
+from clustersim.simulator.network.tcp import is_tcp
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.errors import ClusterError, SimulatorError
+from clustersim.simulator.reading.lookup import nearest
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.schedule.mesh import family
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.schedule import Schedule
 
 
 def at_slowest_clock(cluster: Cluster, devices: Sequence[str]) -> Cluster:
@@ -65,17 +65,17 @@ def library_of(specification: Specification, cluster: Cluster) -> Transport:
     section, benchmark = specification.network, specification.collective
     version = None
     if section.version:
-        from simulator.network.library.nccl import tables_of
+        from clustersim.simulator.network.library.nccl import tables_of
 
         version = tables_of(section.version)
     found = transport(section.transport, cluster, version)
     nvls_tree = section.nvls_tree and found.name == "nccl"
     if nvls_tree:
-        from simulator.network.library.nccl import NVLS_VERSION
+        from clustersim.simulator.network.library.nccl import NVLS_VERSION
 
         nvls_tree = found.version == NVLS_VERSION
     if section.sharp or nvls_tree:
-        from simulator.network.library.nccl_tables import with_networks
+        from clustersim.simulator.network.library.nccl_tables import with_networks
 
         found = with_networks(found, sharp=section.sharp, nvls_tree=nvls_tree)
     if section.sockets > 1:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from scenarios.build.derived import Derived
-from scenarios.specification.memory_saving import Offload
-from scenarios.specification.specification import Specification
-from simulator.hardware.accelerator import Software
-from simulator.hardware.cluster import Cluster
-from simulator.reading.document import Document
-from simulator.reading.errors import ClusterError
-from simulator.schedule.schedule import Schedule
-from workloads.parallelism._parallelism import DataMethod, TrainingStep
+from clustersim.scenarios.build.derived import Derived
+from clustersim.scenarios.specification.memory_saving import Offload
+from clustersim.scenarios.specification.specification import Specification
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.parallelism._parallelism import DataMethod, TrainingStep
 
 if TYPE_CHECKING:
-    from workloads.memory.offload.places import Places
+    from clustersim.workloads.memory.offload.places import Places
 
 SECTION = ("training", "offload")
 
@@ -38,7 +38,7 @@ def check_offload(specification: Specification, cluster: Cluster, derived: Deriv
 
 def _faults_of_method(specification: Specification, offload: Offload, replicas: int) -> Iterator[tuple[str, str]]:
     """Yield (key, message) of what no system combines with the method of data parallelism."""
-    from workloads.parallelism.zero import Zero
+    from clustersim.workloads.parallelism.zero import Zero
 
     data = specification.parallelism.data
     if not offload.states:
@@ -90,7 +90,7 @@ def offloaded(schedule: Schedule, specification: Specification, step: TrainingSt
     offload = training.offload
     if offload is None or not offload.states:
         return schedule
-    from workloads.memory.offload.states import offloaded_states
+    from clustersim.workloads.memory.offload.states import offloaded_states
 
     places = places_of(offload, specification.parallelism.data, step.software)
     return offloaded_states(
@@ -104,7 +104,7 @@ def places_of(offload: Offload, data: DataMethod, software: Software) -> Places:
     Under FSDP they cross to the host in fp32, and torch updates them. Megatron's distributed optimizer, which shards
     optimizer states alone, keeps its master weights.
     """
-    from workloads.memory.offload.places import Places
+    from clustersim.workloads.memory.offload.places import Places
 
     torch = data.method == "fsdp"
     megatron = software.unfused_update and not software.flat_update and set(data.sharded) == {"optimizer"}

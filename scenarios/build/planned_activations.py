@@ -14,36 +14,42 @@ from functools import cache, lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
-from scenarios.build.derived import Derived
-from scenarios.build.layer_probe import layer_seconds
-from scenarios.build.network import network_of
-from scenarios.build.reserved_memory import reserved_bytes
-from scenarios.specification.memory_saving import Offload
-from scenarios.specification.specification import Specification
-from scenarios.specification.training import Training
-from simulator.analysis.memory_upper_bound import held_at_most
-from simulator.engine.simulate import Simulation
-from simulator.hardware.accelerator import Software
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.communicator import Communicator
-from simulator.reading.errors import ScheduleError
-from simulator.reading.units import parse, show
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Compute, Copy
-from simulator.schedule.pipeline_order import Order
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.gradients import actions
-from workloads.memory.chains.chain import Chain, LayerSeconds, stage_chain
-from workloads.memory.chains.fixed_methods import saving_all
-from workloads.memory.chains.offload_and_recompute import KARMA, POFO, SWAPPED, combined_together, least_plans
-from workloads.memory.chains.offload_and_recompute_tables import Rules
-from workloads.memory.chains.optimal_checkpointing import BudgetError, least_together, optimal_together
-from workloads.memory.chains.sequence import ChainSequence
-from workloads.memory.offload.activations import Buffers, named_layers, offloaded
-from workloads.memory.recompute import check_not_recomputed, stage_layers
-from workloads.operators.model import Model
-from workloads.parallelism._parallelism import TrainingStep
+from clustersim.scenarios.build.derived import Derived
+from clustersim.scenarios.build.layer_probe import layer_seconds
+from clustersim.scenarios.build.network import network_of
+from clustersim.scenarios.build.reserved_memory import reserved_bytes
+from clustersim.scenarios.specification.memory_saving import Offload
+from clustersim.scenarios.specification.specification import Specification
+from clustersim.scenarios.specification.training import Training
+from clustersim.simulator.analysis.memory_upper_bound import held_at_most
+from clustersim.simulator.engine.simulate import Simulation
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.units import parse, show
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Compute, Copy
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.gradients import actions
+from clustersim.workloads.memory.chains.chain import Chain, LayerSeconds, stage_chain
+from clustersim.workloads.memory.chains.fixed_methods import saving_all
+from clustersim.workloads.memory.chains.offload_and_recompute import (
+    KARMA,
+    POFO,
+    SWAPPED,
+    combined_together,
+    least_plans,
+)
+from clustersim.workloads.memory.chains.offload_and_recompute_tables import Rules
+from clustersim.workloads.memory.chains.optimal_checkpointing import BudgetError, least_together, optimal_together
+from clustersim.workloads.memory.chains.sequence import ChainSequence
+from clustersim.workloads.memory.offload.activations import Buffers, named_layers, offloaded
+from clustersim.workloads.memory.recompute import check_not_recomputed, stage_layers
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.parallelism._parallelism import TrainingStep
 
 Plan = Callable[[tuple[Chain, ...], float, int], tuple[ChainSequence, ...]]
 """(chains of the stages of a GPU, budget in bytes, passes in flight) -> their sequences."""

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from math import inf
 from textwrap import wrap
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.explanation import check_trains
-from scenarios.build.layer_probe import layer_seconds
-from scenarios.build.network import network_of
-from scenarios.build.planned_activations import RankStages, copy_bandwidth, rank_stages, stages_of_program
-from scenarios.build.schedule import model_share
-from simulator.reading.errors import ScheduleError
-from simulator.reading.plain_text import table
-from simulator.reading.units import show
-from simulator.schedule.ops import Copy
-from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.execution import TimedExecution, executed_with_copies
-from workloads.memory.chains.sequence import ChainSequence, observed
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.explanation import check_trains
+from clustersim.scenarios.build.layer_probe import layer_seconds
+from clustersim.scenarios.build.network import network_of
+from clustersim.scenarios.build.planned_activations import RankStages, copy_bandwidth, rank_stages, stages_of_program
+from clustersim.scenarios.build.schedule import model_share
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.plain_text import table
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.schedule.ops import Copy
+from clustersim.workloads.memory.chains.chain import Chain
+from clustersim.workloads.memory.chains.execution import TimedExecution, executed_with_copies
+from clustersim.workloads.memory.chains.sequence import ChainSequence, observed
 
 WIDTH = 110
 """Of a line of a sequence."""

@@ -11,10 +11,10 @@ nvidia-smi shows all of it.
 
 from __future__ import annotations
 
-from simulator.hardware.accelerator import Software
-from simulator.network.library.communicator import Communicator
-from simulator.schedule.ops import Collective
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.schedule import Schedule
 
 
 def reserved_bytes(

@@ -7,34 +7,34 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scenarios.build.derived import Derived
-from scenarios.build.offload import offloaded
-from scenarios.specification.parallelism import ParallelismSection
-from scenarios.specification.sections import CollectiveBenchmark
-from scenarios.specification.specification import Specification
-from scenarios.specification.training import Training
-from simulator.hardware.accelerator import Software
-from simulator.hardware.cluster import Cluster
-from simulator.reading.document import Document
-from simulator.reading.errors import PlacedError, ScenarioError, ScheduleError
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective
-from simulator.schedule.pipeline_order import Order
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.composition import merged, on_layouts, weight_axes
-from workloads.data_parallel.gradients import gradient_norm, split_tensor_norms
-from workloads.memory.compute import PIPELINE, compute
-from workloads.operators.by_coordinate import with_neighbours
-from workloads.operators.lowering import Overlap
-from workloads.operators.model import Model
-from workloads.operators.stages import stages_of
-from workloads.parallelism._forward_backward_overlap import in_pairs
-from workloads.parallelism._parallelism import DataMethod, Parallelism, TrainingStep
-from workloads.pipelines._asynchronous import SteadyState, repeated, steady_state
+from clustersim.scenarios.build.derived import Derived
+from clustersim.scenarios.build.offload import offloaded
+from clustersim.scenarios.specification.parallelism import ParallelismSection
+from clustersim.scenarios.specification.sections import CollectiveBenchmark
+from clustersim.scenarios.specification.specification import Specification
+from clustersim.scenarios.specification.training import Training
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.errors import PlacedError, ScenarioError, ScheduleError
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.composition import merged, on_layouts, weight_axes
+from clustersim.workloads.data_parallel.gradients import gradient_norm, split_tensor_norms
+from clustersim.workloads.memory.compute import PIPELINE, compute
+from clustersim.workloads.operators.by_coordinate import with_neighbours
+from clustersim.workloads.operators.lowering import Overlap
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.parallelism._forward_backward_overlap import in_pairs
+from clustersim.workloads.parallelism._parallelism import DataMethod, Parallelism, TrainingStep
+from clustersim.workloads.pipelines._asynchronous import SteadyState, repeated, steady_state
 
 if TYPE_CHECKING:
-    from workloads.memory.chains.sequence import ChainSequence
+    from clustersim.workloads.memory.chains.sequence import ChainSequence
 
 
 def training_schedule(
@@ -93,9 +93,9 @@ def schedule_of_share(
     if not training.plans_activations:
         recomputed = _recomputed(computed, specification, step, document)
         return _distributed(recomputed, specification, step, order, derived, document)
-    from scenarios.build.planned_activations import check_order, optimal_sequences
-    from workloads.memory.offload.activations import offloaded_by
-    from workloads.memory.recompute import recompute_by
+    from clustersim.scenarios.build.planned_activations import check_order, optimal_sequences
+    from clustersim.workloads.memory.offload.activations import offloaded_by
+    from clustersim.workloads.memory.recompute import recompute_by
 
     def finish(sequences: Mapping[int, ChainSequence]) -> Schedule:
         schedule = recompute_by(
@@ -138,14 +138,14 @@ def _distributed(
         schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
         schedule = split_tensor_norms(schedule, share, [axis for axis in axes if axis != PIPELINE])
     if share.optimizer_seconds is None:
-        from workloads.host_time import HostTime, fixed_costs
+        from clustersim.workloads.host_time import HostTime, fixed_costs
 
         schedule = fixed_costs(schedule, share, HostTime.of(step.software), step.software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
         schedule = with_neighbours(in_pairs(schedule, order))
     if training.offload is None:
         return schedule
-    from scenarios.build.planned_activations import with_activations_offloaded
+    from clustersim.scenarios.build.planned_activations import with_activations_offloaded
 
     with _faults_at(document, "training", "offload"):
         schedule = offloaded(schedule, specification, step)
@@ -243,7 +243,7 @@ def _computation(
         replicas=derived.by_stage,
     )
     if parallelism.data.whole_gradients and step.model.optimizer_seconds is None:
-        from workloads.data_parallel.gradients import accumulated, accumulated_bytes
+        from clustersim.workloads.data_parallel.gradients import accumulated, accumulated_bytes
 
         dtype, how = step.gradient_dtype or step.model.precision, step.software.accumulation
         nbytes = accumulated_bytes(how, step.model.precision, dtype, derived.micro_batches)
@@ -259,7 +259,7 @@ def _recomputed(schedule: Schedule, specification: Specification, step: Training
     method = "none" if _recomputes_stages(specification) else options.method
     if method == "none":
         return schedule
-    from workloads.memory.recompute import recompute
+    from clustersim.workloads.memory.recompute import recompute
 
     key = ("num_layers",) if options.num_layers is not None else ()
     with _faults_at(document, "training", "recompute", *key):

@@ -17,19 +17,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from scenarios.scenario import Scenario
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.transport_parameters import UNITS, difference
-from simulator.network.plan import TransferPlan
-from simulator.network.transport import NET, Transport
-from simulator.reading.errors import CalibrationError
-from simulator.reading.files import write_text
-from simulator.reading.plain_text import indented, table
-from simulator.reading.units import show
-from simulator.reading.yaml_and_json import yaml_text
-from simulator.replay.calibration.measurements import SEND, Measurement, undisturbed
-from simulator.replay.calibration.transport_fit import Calibrated, Fitted, calibrate
-from topologies.uniform_and_tree import uniform
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.transport_parameters import UNITS, difference
+from clustersim.simulator.network.plan import TransferPlan
+from clustersim.simulator.network.transport import NET, Transport
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.reading.files import write_text
+from clustersim.simulator.reading.plain_text import indented, table
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.reading.yaml_and_json import yaml_text
+from clustersim.simulator.replay.calibration.measurements import SEND, Measurement, undisturbed
+from clustersim.simulator.replay.calibration.transport_fit import Calibrated, Fitted, calibrate
+from clustersim.topologies.uniform_and_tree import uniform
 
 WIRE = ("efficiency", NET)
 """The parameter by which the bandwidth of an unknown cluster is fitted."""
@@ -114,7 +114,7 @@ def dotted(key: tuple[str, Any]) -> str:
     >>> dotted(("hop_latency", ("NET", "ring", "tcp")))
     'transport.hop_latency.NET.ring.tcp'
     """
-    from simulator.network.library.transport_parameters import path
+    from clustersim.simulator.network.library.transport_parameters import path
 
     name, entry = key
     return ".".join(["transport", name, *(path(entry) if entry is not None else ())])

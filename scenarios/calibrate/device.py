@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.reading.plain_text import indented, table
-from simulator.reading.units import show
-from simulator.replay.calibration.accelerator_fit import Entry, LinkFit, entry, fit_link
-from topologies.catalogue import GPUS, device
-from topologies.inventory import gpu_called
+from clustersim.simulator.reading.plain_text import indented, table
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.replay.calibration.accelerator_fit import Entry, LinkFit, entry, fit_link
+from clustersim.topologies.catalogue import GPUS, device
+from clustersim.topologies.inventory import gpu_called
 
 if TYPE_CHECKING:
-    from simulator.replay.calibration.measurements import Device, Product
+    from clustersim.simulator.replay.calibration.measurements import Device, Product
 
 EAGER = "ddp_sdpa"
 """The stack whose launch is measured: eager PyTorch."""

@@ -9,23 +9,23 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import topologies
-from scenarios.calibrate import communication
-from scenarios.calibrate.communication import RankPlacement, calibration_report, how_to_use, outcome
-from scenarios.scenario import Scenario
-from simulator.network.library import nccl
-from simulator.network.library.calibration_file import transport
-from simulator.network.library.nccl_tables import VERSIONS
-from simulator.network.transport import Transport
-from simulator.reading.errors import CalibrationError
-from simulator.reading.files import UnreadableFile, read_text, write_text
-from simulator.reading.validation import Fault
-from simulator.reading.yaml_and_json import parse_json, shown_at, yaml_text
-from simulator.replay.calibration import nccl_tests
-from simulator.replay.calibration.measurements import Measurement
-from simulator.replay.calibration.nccl_tests import Sweeps
-from topologies import inventory_files
-from topologies.inventory import Inventory, gpu_called, graph, section
+from clustersim import topologies
+from clustersim.scenarios.calibrate import communication
+from clustersim.scenarios.calibrate.communication import RankPlacement, calibration_report, how_to_use, outcome
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.network.library import nccl
+from clustersim.simulator.network.library.calibration_file import transport
+from clustersim.simulator.network.library.nccl_tables import VERSIONS
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.reading.files import UnreadableFile, read_text, write_text
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.reading.yaml_and_json import parse_json, shown_at, yaml_text
+from clustersim.simulator.replay.calibration import nccl_tests
+from clustersim.simulator.replay.calibration.measurements import Measurement
+from clustersim.simulator.replay.calibration.nccl_tests import Sweeps
+from clustersim.topologies import inventory_files
+from clustersim.topologies.inventory import Inventory, gpu_called, graph, section
 
 LARGEST = 64 * 2**20
 """Bytes of a file. The sweep of a day is far smaller."""

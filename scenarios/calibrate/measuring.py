@@ -12,19 +12,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from scenarios.calibrate.communication import RankPlacement
-from scenarios.scenario import Scenario
-from simulator.reading.errors import CalibrationError, ReplayError, ScenarioError
-from simulator.reading.files import write_text
-from simulator.reading.lookup import module
-from simulator.reading.validation import listed, near
-from simulator.replay.calibration.measurements import MEASURED, SEND, Measurement, Sweep, sizes
-from simulator.replay.launch import TIMEOUT, launch, under_torchrun
-from simulator.replay.rank_process import INSTALL, Place
-from simulator.schedule.ops import COLLECTIVES
+from clustersim.scenarios.calibrate.communication import RankPlacement
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import CalibrationError, ReplayError, ScenarioError
+from clustersim.simulator.reading.files import write_text
+from clustersim.simulator.reading.lookup import module
+from clustersim.simulator.reading.validation import listed, near
+from clustersim.simulator.replay.calibration.measurements import MEASURED, SEND, Measurement, Sweep, sizes
+from clustersim.simulator.replay.launch import TIMEOUT, launch, under_torchrun
+from clustersim.simulator.replay.rank_process import INSTALL, Place
+from clustersim.simulator.schedule.ops import COLLECTIVES
 
 if TYPE_CHECKING:
-    from simulator.replay.calibration.measurements import Device
+    from clustersim.simulator.replay.calibration.measurements import Device
 
 OnMeasurement = Callable[[Measurement], None]
 
@@ -53,7 +53,7 @@ def measured(
     Under torchrun rank 0 gets them, the others None.
     Raises `BrokenCalibrationError`.
     """
-    measure = _torch("calibration.measure").measure
+    measure = _torch("measure_communication").measure
     made: dict[tuple[str, tuple[int, ...], float], Measurement] = {}
 
     def on_report(_rank: int, one: Measurement) -> None:
@@ -73,14 +73,14 @@ def measured(
 
 def measured_device(name: str) -> Device:
     """Measure the device that torch calls *name*. Raises `CalibrationError`."""
-    found: Device = _torch("calibration.device").measure_device(name)
+    found: Device = _torch("measure_device").measure_device(name)
     return found
 
 
 def _torch(name: str) -> ModuleType:
     """A module of the validator that needs torch."""
     try:
-        return module(f"simulator.replay.{name}")
+        return module(f"clustersim.simulator.replay.calibration.{name}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -165,7 +165,7 @@ def places(placement: RankPlacement, testbed: bool) -> Iterator[tuple[RankPlacem
         return
     if placement.cluster is None:
         raise ScenarioError("--testbed builds the cluster of a scenario; name one")
-    from simulator.replay.testbed import build
+    from clustersim.simulator.replay.testbed import build
 
     with build(placement.cluster, placement.devices) as built:
         yield replace(placement, cluster=built.cluster), built.places

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from scenarios.calibrate.communication import write
-from scenarios.fitting import gpus, nccl, products, published_runs
-from simulator.reading.errors import CalibrationError
-from simulator.reading.files import UnreadableFile, read_rows
-from simulator.reading.validation import listed
+from clustersim.scenarios.calibrate.communication import write
+from clustersim.scenarios.fitting import gpus, nccl, products, published_runs
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.reading.files import UnreadableFile, read_rows
+from clustersim.simulator.reading.validation import listed
 
 ALL_REDUCES = (
     {"gpu", "ngpus", "size_bytes", "in_place_us"},

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from math import ceil, inf, isfinite
 from statistics import fmean
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.input_pipeline import loading
-from scenarios.campaign import closed_forms
-from scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
-from scenarios.results.step_numbers import StepNumbers
-from scenarios.specification.campaign import Campaign, CheckpointPolicy, Failures
-from simulator.reading.document import Path
-from simulator.reading.errors import ScenarioError
-from simulator.reading.files import read_rows
-from simulator.reading.units import show_long
-from workloads.memory.optimizer import resident_states
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.input_pipeline import loading
+from clustersim.scenarios.campaign import closed_forms
+from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.scenarios.specification.campaign import Campaign, CheckpointPolicy, Failures
+from clustersim.simulator.reading.document import Path
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import read_rows
+from clustersim.simulator.reading.units import show_long
+from clustersim.workloads.memory.optimizer import resident_states
 
 COLUMN = "hours"
 

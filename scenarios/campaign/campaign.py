@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from simpy import Environment, Event, Interrupt
 
-from scenarios.build.built import BuiltScenario
-from scenarios.campaign import build, closed_forms
-from scenarios.campaign.build import Phase
-from scenarios.campaign.job import LOST, Breakdowns, Job
-from scenarios.results.step_numbers import StepNumbers
-from scenarios.run import running
-from scenarios.run.running import Watch
-from scenarios.specification.campaign import Campaign
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.campaign import build, closed_forms
+from clustersim.scenarios.campaign.build import Phase
+from clustersim.scenarios.campaign.job import LOST, Breakdowns, Job
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.scenarios.run import running
+from clustersim.scenarios.run.running import Watch
+from clustersim.scenarios.specification.campaign import Campaign
 
 Steps = Generator[Event, Any, None]
 """A SimPy process, or a part of one."""

@@ -7,9 +7,9 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from scenarios.campaign.campaign import Sample, Simulated
-from scenarios.campaign.report import CAUSES, summary
-from simulator.charts.campaign import DAY, Course, Intervals, draw_campaign
+from clustersim.scenarios.campaign.campaign import Sample, Simulated
+from clustersim.scenarios.campaign.report import CAUSES, summary
+from clustersim.simulator.charts.campaign import DAY, Course, Intervals, draw_campaign
 
 POINTS = 200
 """Points of the curve of costs."""

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean, stdev
 from typing import Any
 
-from scenarios.campaign import build, closed_forms
-from scenarios.campaign.build import section
-from scenarios.campaign.campaign import FEW, Sample, Simulated
-from scenarios.campaign.job import LOST
-from scenarios.cost.cost import SECONDS_PER_DAY, account
-from scenarios.results.titles import batch, heading
-from simulator.analysis.metrics import TAIL_FROM, percentiles
-from simulator.reading.plain_text import figure, indented, table
-from simulator.reading.units import show, show_long
+from clustersim.scenarios.campaign import build, closed_forms
+from clustersim.scenarios.campaign.build import section
+from clustersim.scenarios.campaign.campaign import FEW, Sample, Simulated
+from clustersim.scenarios.campaign.job import LOST
+from clustersim.scenarios.cost.cost import SECONDS_PER_DAY, account
+from clustersim.scenarios.results.titles import batch, heading
+from clustersim.simulator.analysis.metrics import TAIL_FROM, percentiles
+from clustersim.simulator.reading.plain_text import figure, indented, table
+from clustersim.simulator.reading.units import show, show_long
 
 
 def summary(campaign: Simulated) -> dict[str, Any]:

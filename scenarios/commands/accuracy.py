@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import Jobs, Settings
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import Jobs, Settings
 
 if TYPE_CHECKING:
-    from scenarios.evaluate.evaluation import Evaluation
+    from clustersim.scenarios.evaluate.evaluation import Evaluation
 
 ALL = Path("ACCURACY.md")
 """The page of all published runs."""
@@ -60,14 +60,14 @@ def accuracy(
     from dataclasses import replace
     from datetime import date
 
-    from scenarios.commands.evaluating import evaluated, print_failures
-    from scenarios.evaluate import comparisons
-    from scenarios.evaluate.accuracy import page, rows_page
-    from scenarios.evaluate.layers_and_products import TABLE, layer_classes, products
-    from scenarios.fitting.left_out import refit_of
-    from scenarios.scenario import Scenario
-    from scenarios.specification import loading
-    from simulator.reading.files import write_text
+    from clustersim.scenarios.commands.evaluating import evaluated, print_failures
+    from clustersim.scenarios.evaluate import comparisons
+    from clustersim.scenarios.evaluate.accuracy import page, rows_page
+    from clustersim.scenarios.evaluate.layers_and_products import TABLE, layer_classes, products
+    from clustersim.scenarios.fitting.left_out import refit_of
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.scenarios.specification import loading
+    from clustersim.simulator.reading.files import write_text
 
     absent = {loading.located(name).stem: "left out with --except" for name in left_out or ()}
     names = [name for name in scenarios or loading.shipped("published") if name not in absent]
@@ -118,8 +118,8 @@ def _beside(page: Path) -> Path:
 
 def _refit(jobs: int) -> None:
     """Fit all parameters without each source in turn, and print the files."""
-    from scenarios.commands.progress import progress
-    from scenarios.fitting.left_out import fits_without, refit
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.fitting.left_out import fits_without, refit
 
     with progress("fitting without each source", parts=len(fits_without())) as shown:
         paths = refit(jobs, shown.advance)
@@ -131,11 +131,11 @@ def _write_intervals(evaluations: Sequence[Evaluation], command: str, output: Pa
     """Write the intervals by the errors of *evaluations*. Raises `ScenarioError` if there are too few."""
     from datetime import date
 
-    from scenarios.evaluate.errors_by_source import FEWEST_SOURCES, step_calibration
-    from scenarios.evaluate.prediction_intervals import contents
-    from simulator.reading.errors import ScenarioError
-    from simulator.reading.files import write_text
-    from simulator.reading.yaml_and_json import yaml_text
+    from clustersim.scenarios.evaluate.errors_by_source import FEWEST_SOURCES, step_calibration
+    from clustersim.scenarios.evaluate.prediction_intervals import contents
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.files import write_text
+    from clustersim.simulator.reading.yaml_and_json import yaml_text
 
     found = step_calibration(evaluations)
     if not found.judging:
@@ -145,8 +145,8 @@ def _write_intervals(evaluations: Sequence[Evaluation], command: str, output: Pa
 
 def _drawn(evaluations: Sequence[Evaluation], folder: Path) -> Iterator[Path]:
     """Draw all times on one diagonal, and TFLOP/s over GPUs for scenarios that scale; yield the files."""
-    from scenarios.evaluate import comparisons
-    from simulator.charts.agreement import draw_agreement, draw_scaling
+    from clustersim.scenarios.evaluate import comparisons
+    from clustersim.simulator.charts.agreement import draw_agreement, draw_scaling
 
     draw_agreement(comparisons.times(evaluations), folder / "accuracy.png")
     yield folder / "accuracy.png"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from simulator.reading.lookup import module
+from clustersim.simulator.reading.lookup import module
 
 BAD_INPUT, DEADLOCK, INTERRUPTED = 2, 4, 130
 
@@ -43,9 +43,9 @@ MODULES = {
     "show": "show",
     "sweep": "sweep",
     "validate": "validate",
-    "export": "exchange.export",
-    "import": "exchange.importing",
-    "report": "exchange.report",
+    "export": "export",
+    "import": "importing",
+    "report": "report",
 }
 """The module of each command, below this package, in the order of the help."""
 
@@ -56,6 +56,6 @@ def register(name: str = "") -> None:
     Typer reads the signatures of all registered commands, which takes longer than many a command.
     """
     for one in [name] if name in MODULES else MODULES:
-        module(f"{__name__}.{MODULES[one]}")
+        module(f"{__package__}.{MODULES[one]}")
     order = list(MODULES)
     app.registered_commands.sort(key=lambda command: order.index(command.name or command.callback.__name__))  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ import typer
 
 def complete_scenarios(incomplete: str) -> list[str]:
     """Return the names of shipped scenarios, and the YAML files and folders, that begin with *incomplete*."""
-    from scenarios.specification.loading import FOLDERS, shipped
+    from clustersim.scenarios.specification.loading import FOLDERS, shipped
 
     names = [name for folder in ("", *FOLDERS) for name in shipped(folder) if name.startswith(incomplete)]
     typed = Path(incomplete)
@@ -59,7 +59,7 @@ def named_as_options(options: Mapping[str, tuple[str, object]]) -> Iterator[list
 
     An error about one of them names the option in place of the setting.
     """
-    from simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.errors import ScenarioError
 
     given = {f"{key}={value}": f"{name} {value}" for key, (name, value) in options.items() if value is not None}
     try:
@@ -77,7 +77,7 @@ MOST_RANKS = 1_000_000
 
 def numbers(text: str) -> list[int]:
     """Return the ranks of a text such as ``0,8:16``: single ranks, and ranges without their end, each rank once."""
-    from simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.errors import ScenarioError
 
     chosen: dict[int, None] = {}
     for part in text.split(","):

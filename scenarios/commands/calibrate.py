@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import Settings
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import Settings
 
 if TYPE_CHECKING:
-    from scenarios.calibrate.communication import RankPlacement
-    from scenarios.calibrate.measuring import OnMeasurement
-    from simulator.replay.calibration.measurements import Sweep
-    from simulator.replay.rank_process import Place
+    from clustersim.scenarios.calibrate.communication import RankPlacement
+    from clustersim.scenarios.calibrate.measuring import OnMeasurement
+    from clustersim.simulator.replay.calibration.measurements import Sweep
+    from clustersim.simulator.replay.rank_process import Place
 
 BACKENDS = ("gloo", "nccl")
 
@@ -74,8 +74,8 @@ def calibrate(
     if device is not None:
         _measure_device(device, output)
         return
-    from scenarios.calibrate import measuring
-    from simulator.replay.calibration.measurements import Sweep
+    from clustersim.scenarios.calibrate import measuring
+    from clustersim.simulator.replay.calibration.measurements import Sweep
 
     measuring.check_budget(budget)
     placement = measuring.placement(scenario or [], ranks, settings)
@@ -94,12 +94,12 @@ def _read(
 ) -> None:
     """Fit the measurements in *files* and print the report."""
     if all(path.suffix == ".csv" for path in files):
-        from scenarios.calibrate.table_fit import fit
+        from clustersim.scenarios.calibrate.table_fit import fit
 
         print(fit(files, output))
         return
-    from scenarios.calibrate.imported_measurements import Overrides, read
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.calibrate.imported_measurements import Overrides, read
+    from clustersim.scenarios.scenario import Scenario
 
     scenario = Scenario.load(on, options=settings) if on else None
     print(read(files, output, scenario, Overrides(*overrides)))
@@ -113,11 +113,11 @@ def _measure(
     timeout: float,
     output: Path,
 ) -> None:
-    from scenarios.calibrate import communication
-    from scenarios.calibrate.communication import calibration_report, how_to_use, outcome
-    from scenarios.calibrate.measuring import BrokenCalibrationError, keep, measured, with_rows_kept
-    from simulator.network.library.calibration_file import transport
-    from simulator.reading.errors import ScenarioError
+    from clustersim.scenarios.calibrate import communication
+    from clustersim.scenarios.calibrate.communication import calibration_report, how_to_use, outcome
+    from clustersim.scenarios.calibrate.measuring import BrokenCalibrationError, keep, measured, with_rows_kept
+    from clustersim.simulator.network.library.calibration_file import transport
+    from clustersim.simulator.reading.errors import ScenarioError
 
     if backend not in BACKENDS:
         raise ScenarioError(f"--backend {backend}: must be gloo or nccl")
@@ -142,9 +142,9 @@ def _measure(
 
 
 def _measure_device(name: str, output: Path) -> None:
-    from scenarios.calibrate import communication
-    from scenarios.calibrate.device import contents, device_report, fitted
-    from scenarios.calibrate.measuring import measured_device
+    from clustersim.scenarios.calibrate import communication
+    from clustersim.scenarios.calibrate.device import contents, device_report, fitted
+    from clustersim.scenarios.calibrate.measuring import measured_device
 
     found = fitted(measured_device(name))
     print(device_report(found))
@@ -154,8 +154,8 @@ def _measure_device(name: str, output: Path) -> None:
 
 def _gpu() -> dict[str, Any]:
     """Return the part of a calibration file about the GPU of rank 0: accelerator, host link and software."""
-    from scenarios.calibrate.device import contents, device_report, fitted
-    from scenarios.calibrate.measuring import measured_device
+    from clustersim.scenarios.calibrate.device import contents, device_report, fitted
+    from clustersim.scenarios.calibrate.measuring import measured_device
 
     found = fitted(measured_device("cuda"))
     print(device_report(found))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import OneScenario, Settings
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import OneScenario, Settings
+from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from scenarios.campaign.campaign import Simulated
+    from clustersim.scenarios.campaign.campaign import Simulated
 
 
 @app.command()
@@ -30,12 +30,12 @@ def campaign(
     """Simulate a training run over days: failures, checkpoints, spare nodes, cost; draw its progress."""
     import json
 
-    from scenarios.campaign.campaign import run
-    from scenarios.campaign.report import report, summary
-    from scenarios.commands.progress import progress
-    from scenarios.results.result import check_finite
-    from scenarios.scenario import Scenario
-    from simulator.reading.files import file_stems, suffix_of
+    from clustersim.scenarios.campaign.campaign import run
+    from clustersim.scenarios.campaign.report import report, summary
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.results.result import check_finite
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.simulator.reading.files import file_stems, suffix_of
 
     if output is not None:
         suffix_of(output, (".png", ".svg", ".pdf"))
@@ -63,7 +63,7 @@ def campaign(
 
 
 def _draw(simulated: Simulated, path: Path) -> None:
-    from scenarios.campaign.drawing import draw
+    from clustersim.scenarios.campaign.drawing import draw
 
     draw(simulated, path)
     print(f"wrote {path}")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from scenarios.commands.application import BAD_INPUT, app
-from scenarios.commands.arguments import Scenarios, Settings
-from scenarios.commands.terminal import say
-from simulator.reading.errors import SimulatorError
-from simulator.reading.plain_text import printable
+from clustersim.scenarios.commands.application import BAD_INPUT, app
+from clustersim.scenarios.commands.arguments import Scenarios, Settings
+from clustersim.scenarios.commands.terminal import say
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.plain_text import printable
 
 if TYPE_CHECKING:
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.scenario import Scenario
 
 
 @app.command()
 def check(scenarios: Scenarios, settings: Settings = None) -> int:
     """Check scenarios and bound their memory; nothing is simulated."""
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.scenario import Scenario
 
     status = 0
     for name in scenarios:
@@ -33,15 +33,15 @@ def check(scenarios: Scenarios, settings: Settings = None) -> int:
 
 
 def _line(scenario: Scenario, name: str) -> str:
-    from scenarios.build.memory_need import memory_need
-    from scenarios.build.network import check_algorithms
-    from scenarios.run.running import communicator
-    from simulator.schedule.check import check as check_schedule
+    from clustersim.scenarios.build.memory_need import memory_need
+    from clustersim.scenarios.build.network import check_algorithms
+    from clustersim.scenarios.run.running import communicator
+    from clustersim.simulator.schedule.check import check as check_schedule
 
     schedule, derived = scenario.checked_schedule(), scenario.derived
     check_schedule(schedule)
     if scenario.specification.campaign is not None:
-        from scenarios.campaign.build import check as check_campaign
+        from clustersim.scenarios.campaign.build import check as check_campaign
 
         check_campaign(scenario)
     check_algorithms(schedule, communicator(scenario), scenario.document)

@@ -13,10 +13,10 @@ from typing import Annotated
 try:
     import typer
 
-    from scenarios.commands import terminal
-    from scenarios.commands.application import BAD_INPUT, DEADLOCK, INTERRUPTED, InterruptedRunError, app
-    from simulator.reading.errors import DeadlockError, SimulatorError
-    from simulator.reading.plain_text import printable
+    from clustersim.scenarios.commands import terminal
+    from clustersim.scenarios.commands.application import BAD_INPUT, DEADLOCK, INTERRUPTED, InterruptedRunError, app
+    from clustersim.simulator.reading.errors import DeadlockError, SimulatorError
+    from clustersim.simulator.reading.plain_text import printable
 except KeyboardInterrupt:
     # nothing has been done yet, and nothing that could report it is loaded
     raise SystemExit(130) from None
@@ -63,8 +63,8 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run the command line *arguments*; return the exit status. Bad input is reported on stderr without a traceback."""
     try:
-        from scenarios.commands import application
-        from scenarios.commands.progress import Due
+        from clustersim.scenarios.commands import application
+        from clustersim.scenarios.commands.progress import Due
 
         application.register(next((text for text in arguments if not text.startswith("-")), ""))
         Due.restart()
@@ -80,7 +80,7 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (SimulatorError, OSError) as error:
-        from scenarios.commands.terminal import say
+        from clustersim.scenarios.commands.terminal import say
 
         say(printable(str(error)), sys.stderr)
         return DEADLOCK if isinstance(error, DeadlockError) else BAD_INPUT

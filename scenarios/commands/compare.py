@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import Jobs, Settings
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import Jobs, Settings
 
 if TYPE_CHECKING:
-    from scenarios.campaign.campaign import Simulated
-    from scenarios.results.result import Result
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.campaign.campaign import Simulated
+    from clustersim.scenarios.results.result import Result
+    from clustersim.scenarios.scenario import Scenario
 
 TOO_FEW = "compare needs at least two scenarios, or one with variants"
 
@@ -36,9 +36,9 @@ def compare(
     ] = None,
 ) -> None:
     """Compare scenarios: what differs, and where the time went. Directories that run wrote are simulated again."""
-    from scenarios.results.result_kinds import differences, side_by_side
-    from simulator.reading import plain_text
-    from simulator.reading.errors import ScenarioError
+    from clustersim.scenarios.results.result_kinds import differences, side_by_side
+    from clustersim.simulator.reading import plain_text
+    from clustersim.simulator.reading.errors import ScenarioError
 
     if campaigns:
         if output is not None or jobs > 1:
@@ -55,7 +55,7 @@ def compare(
     if all(one.scenario.specification.campaign is not None for one in results.values()):
         print("\nnext: the same with --campaign compares the whole training runs")
     if output is not None:
-        from simulator.charts.figures import draw_breakdowns
+        from clustersim.simulator.charts.figures import draw_breakdowns
 
         draw_breakdowns({name: parts for name, one in results.items() for parts in one.breakdowns.values()}, output)
         print(f"\nwrote {output}")
@@ -63,14 +63,14 @@ def compare(
 
 def _print_campaigns(scenarios: list[str], settings: list[str] | None, repeats: int | None) -> None:
     """Print what differs between the campaigns of *scenarios*, and their numbers side by side."""
-    from scenarios.campaign.campaign import run
-    from scenarios.campaign.report import side_by_side
-    from scenarios.commands.progress import progress
-    from scenarios.results.result_kinds import differences
-    from scenarios.scenario import Scenario
-    from simulator.reading import plain_text
-    from simulator.reading.errors import ScenarioError
-    from simulator.schedule.gc_paused import gc_paused
+    from clustersim.scenarios.campaign.campaign import run
+    from clustersim.scenarios.campaign.report import side_by_side
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.results.result_kinds import differences
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.simulator.reading import plain_text
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.schedule.gc_paused import gc_paused
 
     loaded = [Scenario.load(name, options=settings) for name in scenarios]
     runs = [one for scenario in loaded for one in (scenario.variants.values() or [scenario])]
@@ -88,9 +88,9 @@ def _print_campaigns(scenarios: list[str], settings: list[str] | None, repeats: 
 
 def simulated_by_name(scenarios: list[str], settings: list[str] | None, jobs: int) -> dict[str, Result]:
     """Return the results by name, one for each variant; equal names are numbered."""
-    from scenarios.commands.evaluating import print_warnings
-    from scenarios.results.result_kinds import VariantsResult
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.commands.evaluating import print_warnings
+    from clustersim.scenarios.results.result_kinds import VariantsResult
+    from clustersim.scenarios.scenario import Scenario
 
     loaded = [Scenario.load(name, options=settings) for name in scenarios]
     runs = [run for scenario in loaded for run in (scenario.variants.values() or [scenario])]
@@ -111,10 +111,10 @@ def _simulated(runs: Sequence[Scenario], jobs: int) -> list[Result]:
     """Return the result of each of *runs*. Raises the error of the first that fails."""
     from contextlib import closing
 
-    from scenarios.commands.progress import progress
-    from scenarios.run.execution import execute
-    from scenarios.run.processes import Failure
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.run.execution import execute
+    from clustersim.scenarios.run.processes import Failure
+    from clustersim.scenarios.scenario import Scenario
 
     results: dict[int, Result] = {}
     with progress(f"simulating {len(runs)} runs", parts=len(runs)) as shown:

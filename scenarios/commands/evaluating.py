@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scenarios.commands.application import BAD_INPUT
+from clustersim.scenarios.commands.application import BAD_INPUT
 
 if TYPE_CHECKING:
-    from scenarios.evaluate.evaluation import Evaluation
-    from scenarios.fitting.left_out import Refit
-    from scenarios.results.result import Result
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.evaluate.evaluation import Evaluation
+    from clustersim.scenarios.fitting.left_out import Refit
+    from clustersim.scenarios.results.result import Result
+    from clustersim.scenarios.scenario import Scenario
 
 MISSED, DOES_NOT_FIT = 1, 3
 
@@ -23,8 +23,8 @@ def evaluated(
     scenarios: Sequence[Scenario], jobs: int, refits: Mapping[str, Refit] | None = None
 ) -> Iterator[Evaluation]:
     """Yield the evaluation of each of *scenarios* in turn, also by *refits*, with a progress bar on stderr."""
-    from scenarios.commands.progress import progress
-    from scenarios.evaluate.evaluation import evaluate
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.evaluate.evaluation import evaluate
 
     twice = refits or {}
     runs = sum((len(one.variants) or 1) * (2 if one.name in twice else 1) for one in scenarios)
@@ -34,7 +34,7 @@ def evaluated(
 
 def print_evaluations(scenarios: Sequence[Scenario], jobs: int, as_json: bool, strict_memory: bool) -> int:
     """Evaluate *scenarios*, print the comparisons, and return the exit status."""
-    from scenarios.evaluate import comparisons
+    from clustersim.scenarios.evaluate import comparisons
 
     evaluations = list(evaluated(scenarios, jobs))
     if as_json:
@@ -58,7 +58,7 @@ def status(evaluations: Sequence[Evaluation], strict_memory: bool = False) -> in
 
 def print_warnings(folder: str, result: Result) -> None:
     """Print on stderr where *result* differs from the one that `run` wrote into *folder*, if it is a folder."""
-    from scenarios.results.result_files import warnings
+    from clustersim.scenarios.results.result_files import warnings
 
     for warning in warnings(Path(folder), result):
         print(f"warning: {warning}", file=sys.stderr)

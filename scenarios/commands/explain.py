@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import Settings, complete_scenarios
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import Settings, complete_scenarios
+from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from scenarios.explain.run import Run
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.explain.run import Run
+    from clustersim.scenarios.scenario import Scenario
 
 
 @app.command()
@@ -48,11 +48,11 @@ def explain(
     """Explain traces of real ranks: step, busy, exposed communication, idle; with a scenario the gap and its causes."""
     import json
 
-    from scenarios.explain.report import summary
-    from scenarios.explain.run import run_of
-    from scenarios.scenario import Scenario
-    from simulator.reading.errors import ScenarioError
-    from simulator.reading.files import check_writable
+    from clustersim.scenarios.explain.report import summary
+    from clustersim.scenarios.explain.run import run_of
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.files import check_writable
 
     if settings and scenario is None:
         raise ScenarioError("--set sets values of a scenario; give that too: --scenario SCENARIO")
@@ -65,7 +65,7 @@ def explain(
     else:
         _report(run, loaded)
     if calibration is not None:
-        from scenarios.explain.calibration import write
+        from clustersim.scenarios.explain.calibration import write
 
         text = write(run, loaded, calibration)
         if not as_json:
@@ -74,9 +74,9 @@ def explain(
 
 def _report(run: Run, scenario: Scenario | None) -> None:
     """Print the report on *run*, and on its gap to *scenario* if there is one."""
-    from scenarios.explain.changes import suggestions
-    from scenarios.explain.gap import compared
-    from scenarios.explain.report import gap_report, run_report, suggestions_report
+    from clustersim.scenarios.explain.changes import suggestions
+    from clustersim.scenarios.explain.gap import compared
+    from clustersim.scenarios.explain.report import gap_report, run_report, suggestions_report
 
     if scenario is None:
         say(run_report(run))

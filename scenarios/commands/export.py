@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import OneScenario, Settings
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import OneScenario, Settings
+from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.scenario import Scenario
 
 LISTED = 16
 """Files that are listed one by one at most."""
@@ -20,7 +20,7 @@ LISTED = 16
 
 def complete_targets(incomplete: str) -> list[str]:
     """Return the targets that begin with *incomplete*."""
-    from scenarios.exchange.export import targets
+    from clustersim.scenarios.exchange.export import targets
 
     return [name for name in targets() if name.startswith(incomplete)]
 
@@ -47,9 +47,9 @@ def export(
     settings: Settings = None,
 ) -> None:
     """Write a scenario as launch files, a pipeline order, traces or a topology for other programs."""
-    from scenarios.commands.progress import progress
-    from scenarios.exchange.export import exporter, write
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.exchange.export import exporter, write
+    from clustersim.scenarios.scenario import Scenario
 
     make = exporter(to)
     chosen = _variant(Scenario.load(scenario, options=settings), variant)
@@ -66,8 +66,8 @@ def export(
 
 def _variant(scenario: Scenario, name: str | None) -> Scenario:
     """Return the variant *name* of *scenario*; the scenario itself if it has none. Raises `ScenarioError`."""
-    from simulator.reading.errors import ScenarioError
-    from simulator.reading.validation import listed, near
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.validation import listed, near
 
     there = list(scenario.variants)
     if name is None:

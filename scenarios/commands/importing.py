@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import Settings
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import Settings
+from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from scenarios.exchange.importer import Imported
+    from clustersim.scenarios.exchange.importer import Imported
 
 SHOWN = 30
 """Keys that were not read and are listed for each file on the terminal; the scenario lists all."""
@@ -41,9 +41,9 @@ def import_(
     settings: Settings = None,
 ) -> None:
     """Make a scenario from configuration files of training programs; comments say where each value is from."""
-    from scenarios.exchange.importer import Options, imported
-    from simulator.reading.errors import ScenarioError
-    from simulator.reading.files import write_text
+    from clustersim.scenarios.exchange.importer import Options, imported
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.files import write_text
 
     options = Options(cluster, nodes, accelerator, nic, dataset_samples)
     folder = output.parent if output else Path()
@@ -64,8 +64,8 @@ def import_(
 
 def _fit(made: Imported, output: Path) -> None:
     """Fit the measured collectives on the cluster of the scenario, and name the result in it."""
-    from scenarios.calibrate.imported_measurements import Overrides, read
-    from simulator.reading.files import write_text
+    from clustersim.scenarios.calibrate.imported_measurements import Overrides, read
+    from clustersim.simulator.reading.files import write_text
 
     fitted = output.with_name(f"{output.stem}-network.yaml")
     say(read(made.sweeps, fitted, made.scenario, Overrides()))

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.terminal import say
 
 MODEL, CLUSTER, NODES = "llama3_8b", "dgx_h100", 4
 """What is offered."""
@@ -53,8 +53,8 @@ def init(
     nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes.")] = None,
 ) -> None:
     """Write a commented scenario to begin with; what no option gives is asked."""
-    from simulator.reading.errors import ScenarioError
-    from simulator.reading.files import write_text
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.files import write_text
 
     if file.exists():
         raise ScenarioError(f"{file} exists already; give another name")
@@ -79,10 +79,10 @@ def _text(folder: Path, model: str, cluster: str, nodes: int) -> tuple[str, str]
 
     Raises `ScenarioError` if there is no such model or cluster.
     """
-    from scenarios.alternatives.changes import remedy_line
-    from scenarios.defaults import defaults, model_on
-    from scenarios.scenario import Scenario
-    from simulator.reading.lookup import is_path
+    from clustersim.scenarios.alternatives.changes import remedy_line
+    from clustersim.scenarios.defaults import defaults, model_on
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.simulator.reading.lookup import is_path
 
     data = model_on(model, cluster, nodes)
     scenario = Scenario.model_validate(data)

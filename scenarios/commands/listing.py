@@ -2,7 +2,7 @@
 
 Reading all files of the catalogue takes seconds, so the lists are kept in ``lists.json`` with a digest of the files of
 each. A list whose files have changed is made from them. `keep` writes ``lists.json``:
-``python -c "from scenarios.commands.listing import keep; keep()"``.
+``python -c "from clustersim.scenarios.commands.listing import keep; keep()"``.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Annotated, Any
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.terminal import say
 
 PACKAGES = {
-    "models": "workloads.models",
-    "gpus": "topologies.gpus",
-    "clusters": "topologies.clusters",
-    "links": "topologies.links",
-    "fabrics": "topologies.fabrics",
-    "schedules": "workloads.pipelines",
-    "algorithms": "simulator.network.collectives",
-    "software": "workloads.software",
+    "models": "clustersim.workloads.models",
+    "gpus": "clustersim.topologies.gpus",
+    "clusters": "clustersim.topologies.clusters",
+    "links": "clustersim.topologies.links",
+    "fabrics": "clustersim.topologies.fabrics",
+    "schedules": "clustersim.workloads.pipelines",
+    "algorithms": "clustersim.simulator.network.collectives",
+    "software": "clustersim.workloads.software",
 }
 TABLES = ("regions", "accounts")
 """Tables with sources: carbon intensity by region, and published accounts of training runs."""
@@ -44,8 +44,8 @@ def list_names(
     """List models, GPUs, clusters, links, fabrics, orders, algorithms, software, scenarios, or a table."""
     kinds = [*PACKAGES, *TABLES, "scenarios"]
     if kind is not None and kind not in kinds:
-        from simulator.reading.errors import ScenarioError
-        from simulator.reading.validation import listed
+        from clustersim.simulator.reading.errors import ScenarioError
+        from clustersim.simulator.reading.validation import listed
 
         raise ScenarioError(f'there is no list of "{kind}"; ask for {listed(kinds)}')
     for one in [kind] if kind else [*PACKAGES, "scenarios"]:
@@ -76,7 +76,7 @@ def digest(kind: str, folders: list[str]) -> str:
     """Return a digest of the names and the contents of the files of the list *kind*; scenarios are in *folders*."""
     from hashlib import sha256
 
-    from simulator.reading.lookup import files
+    from clustersim.simulator.reading.lookup import files
 
     scenarios = (path for folder in folders for path in sorted((SCENARIOS / folder).glob("*.yaml")))
     total = sha256()
@@ -92,7 +92,7 @@ def keep() -> None:
 
 def text_to_keep() -> str:
     """Return the text of `KEPT` for the present files."""
-    from scenarios.specification.loading import FOLDERS
+    from clustersim.scenarios.specification.loading import FOLDERS
 
     lists = {}
     for kind in (*PACKAGES, "scenarios"):
@@ -103,19 +103,19 @@ def text_to_keep() -> str:
 
 def made(kind: str) -> list[str]:
     """Return the lines of the list *kind*, from its files."""
-    from scenarios.specification import loading
-    from simulator.reading.lookup import names
-    from simulator.reading.plain_text import table
+    from clustersim.scenarios.specification import loading
+    from clustersim.simulator.reading.lookup import names
+    from clustersim.simulator.reading.plain_text import table
 
     if kind == "scenarios":
         folders = {name: folder for folder in ("", *loading.FOLDERS) for name in loading.shipped(folder)}
         return table([[name, _described(name, folder)] for name, folder in folders.items()], align="ll").splitlines()
     if kind == "regions":
-        from scenarios.cost.cost import regions
+        from clustersim.scenarios.cost.cost import regions
 
         return table([[name, f"{kg:g} kg/kWh"] for name, kg in regions().items()], align="lr").splitlines()
     if kind == "accounts":
-        from scenarios.cost.accounts import accounts_table
+        from clustersim.scenarios.cost.accounts import accounts_table
 
         return accounts_table().splitlines()
     if kind in ROWS:
@@ -128,15 +128,15 @@ def made(kind: str) -> list[str]:
 
 def _stack(name: str) -> list[str]:
     """Return the name of a software stack and its description."""
-    from workloads.software_stack import specification
+    from clustersim.workloads.software_stack import specification
 
     return [name, specification(name).description]
 
 
 def _composed() -> list[str]:
     """Return lines of the stacks that are composed of others: name, what of, and description."""
-    from simulator.reading.plain_text import table
-    from workloads.software_stack import GROUPS, aliases
+    from clustersim.simulator.reading.plain_text import table
+    from clustersim.workloads.software_stack import GROUPS, aliases
 
     rows = [
         [name, " + ".join([entry["preset"], *entry.get(GROUPS, [])]), entry["description"]]
@@ -147,7 +147,7 @@ def _composed() -> list[str]:
 
 def _model(name: str) -> list[str]:
     """Return the name of a model of the catalogue, its number of parameters and its description."""
-    from workloads.architectures.specification import model, specification
+    from clustersim.workloads.architectures.specification import model, specification
 
     count = model(name).parameters
     shown = f"{count / 1e9:.4g}B" if count >= 1e9 else f"{count / 1e6:.4g}M"
@@ -158,8 +158,8 @@ def _gpu(name: str) -> list[str]:
     """Return the name of a GPU of the catalogue, its dense peak in 16 bits, its memory and its memory bandwidth."""
     from math import isfinite
 
-    from simulator.reading.units import show
-    from topologies.catalogue import GPUS, device
+    from clustersim.simulator.reading.units import show
+    from clustersim.topologies.catalogue import GPUS, device
 
     data = device(GPUS, name)
     made = data.accelerator()
@@ -170,8 +170,8 @@ def _gpu(name: str) -> list[str]:
 
 def _link(name: str) -> list[str]:
     """Return the name of a link of the catalogue, its bandwidth in one direction and its latency."""
-    from simulator.reading.units import show
-    from topologies.catalogue import link_data
+    from clustersim.simulator.reading.units import show
+    from clustersim.topologies.catalogue import link_data
 
     data = link_data(name)
     return [name, show(data.bandwidth, "bandwidth"), show(data.latency, "time")]
@@ -179,9 +179,9 @@ def _link(name: str) -> list[str]:
 
 def _algorithm(name: str) -> list[str]:
     """Return the name of an algorithm, its collectives, for how many ranks it is, and its description."""
-    from simulator.network.library.tuner import FOLDER, ranks_allowed
-    from simulator.reading.lookup import find
-    from simulator.schedule.ops import COLLECTIVES
+    from clustersim.simulator.network.library.tuner import FOLDER, ranks_allowed
+    from clustersim.simulator.reading.lookup import find
+    from clustersim.simulator.schedule.ops import COLLECTIVES
 
     module = find(FOLDER, name)
     kinds = ", ".join(kind for kind in COLLECTIVES if hasattr(module, kind))
@@ -201,8 +201,8 @@ ROWS: Mapping[str, tuple[Callable[[str], list[str]], str]] = {
 
 def _described(name: str, folder: str) -> str:
     """Return the description of the shipped scenario of that name, in one line, after its *folder*."""
-    from scenarios.specification import loading
-    from simulator.reading.yaml_and_json import read
+    from clustersim.scenarios.specification import loading
+    from clustersim.simulator.reading.yaml_and_json import read
 
     text = " ".join(str(read(loading.located(name)).get(("description",), "")).split())
     return f"{folder}: {text}" if folder else text

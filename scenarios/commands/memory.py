@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import Settings, named_as_options
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import Settings, named_as_options
+from clustersim.scenarios.commands.terminal import say
 
 
 @app.command()
@@ -39,9 +39,9 @@ def memory(
     """Say what a model needs on each GPU by category: with the layout given, or with several usual ones."""
     import json
 
-    from scenarios.estimates import machine, memory_text
-    from scenarios.estimates import memory as estimated
-    from simulator.reading.errors import ScenarioError
+    from clustersim.scenarios.estimates import machine, memory_text
+    from clustersim.scenarios.estimates import memory as estimated
+    from clustersim.simulator.reading.errors import ScenarioError
 
     if fsdp and zero is not None:
         raise ScenarioError(f"--fsdp and --zero {zero} are two methods; give one (fsdp shards as stage 3 does)")

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import Settings, named_as_options
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import Settings, named_as_options
+from clustersim.scenarios.commands.terminal import say
 
 
 @app.command()
@@ -29,9 +29,9 @@ def mfu(
     """Give MFU, HFU, TFLOP/s, tokens/s and days from a logged step time, by the formulas of `run`."""
     import json
 
-    from scenarios.estimates import logged_step, machine
-    from simulator.reading.errors import ScenarioError
-    from simulator.reading.units import parse
+    from clustersim.scenarios.estimates import logged_step, machine
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.units import parse
 
     try:
         seconds = parse(step, "time")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scenarios.commands.application import InterruptedRunError, app
-from scenarios.commands.arguments import Settings
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import InterruptedRunError, app
+from clustersim.scenarios.commands.arguments import Settings
+from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from scenarios.scenario import Scenario
-    from scenarios.search.planner import Watch
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.scenarios.search.planner import Watch
 
 
 @app.command()
@@ -63,8 +63,8 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")] = False,
 ) -> None:
     """Find the best way to train: degrees, schedule, micro-batch, recomputation, sharding, with reasons."""
-    from scenarios.commands.progress import progress
-    from simulator.reading.errors import ScenarioError
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.simulator.reading.errors import ScenarioError
 
     options = {
         "search": search,
@@ -93,7 +93,7 @@ def plan(
 
 def _settings(options: dict[str, Any], tokens: str | None, seed: int | None) -> list[str]:
     """Return the options of the command as texts ``key.path=value``."""
-    from simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.errors import ScenarioError
 
     made = []
     for setting in options.pop("search") or []:
@@ -116,10 +116,10 @@ def _loaded(
     tokens: str | None,
     settings: list[str],
 ) -> Scenario:
-    from scenarios.defaults import to_plan
-    from scenarios.scenario import Scenario
-    from scenarios.search.planner import loaded
-    from simulator.reading.errors import ScenarioError
+    from clustersim.scenarios.defaults import to_plan
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.scenarios.search.planner import loaded
+    from clustersim.simulator.reading.errors import ScenarioError
 
     if scenario is not None:
         return loaded(scenario, settings)
@@ -133,9 +133,9 @@ def _loaded(
 
 def _ask(loaded: Scenario, what: str | None, days: float | None, jobs: int, shown: Watch, as_json: bool) -> None:
     """Answer one of the two further questions."""
-    from scenarios.search.feasible_sizes import KEYS, fewest, largest
-    from simulator.reading.errors import ScenarioError
-    from simulator.reading.validation import listed, near
+    from clustersim.scenarios.search.feasible_sizes import KEYS, fewest, largest
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.validation import listed, near
 
     if what is not None and what not in KEYS:
         raise ScenarioError(
@@ -150,8 +150,8 @@ def _ask(loaded: Scenario, what: str | None, days: float | None, jobs: int, show
 
 def _plan(loaded: Scenario, jobs: int, on: str, output: Path | None, shown: Watch, as_json: bool) -> None:
     """Plan, print the answer, and write it."""
-    from scenarios.search.answer import answer, write
-    from scenarios.search.planner import Planner
+    from clustersim.scenarios.search.answer import answer, write
+    from clustersim.scenarios.search.planner import Planner
 
     found = answer(Planner(loaded, jobs, on, output, shown))
     paths = []

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import OneScenario, Settings, numbers
-from scenarios.results.run_folder import CHARTS, WITHOUT_RUN
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import OneScenario, Settings, numbers
+from clustersim.scenarios.results.run_folder import CHARTS, WITHOUT_RUN
 
 
 @app.command()
@@ -26,13 +26,13 @@ def plot(
     settings: Settings = None,
 ) -> None:
     """Draw a scenario, or a directory that run wrote, which is simulated again, as a chart."""
-    from scenarios.commands.evaluating import print_warnings
-    from scenarios.commands.progress import progress
-    from scenarios.results.charts import check, draw_result, files_of
-    from scenarios.scenario import Scenario
-    from simulator.reading.errors import ScenarioError
-    from simulator.reading.files import file_stems, suffix_of
-    from simulator.reading.validation import listed
+    from clustersim.scenarios.commands.evaluating import print_warnings
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.results.charts import check, draw_result, files_of
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.files import file_stems, suffix_of
+    from clustersim.simulator.reading.validation import listed
 
     if output is not None:
         suffix_of(output, (".png", ".svg", ".pdf"))
@@ -66,12 +66,12 @@ def plot(
 
 def _draw_activations(scenario: str, settings: list[str] | None, over: list[str] | None, output: Path | None) -> None:
     """Draw the map of activations of *scenario*, or of each of its variants."""
-    from scenarios.build.explanation import check_trains
-    from scenarios.commands.progress import progress
-    from scenarios.results.activation_map import activations_chart, axes_of
-    from scenarios.scenario import Scenario
-    from simulator.charts import figures as charts
-    from simulator.reading.files import file_stems
+    from clustersim.scenarios.build.explanation import check_trains
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.results.activation_map import activations_chart, axes_of
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.simulator.charts import figures as charts
+    from clustersim.simulator.reading.files import file_stems
 
     loaded = Scenario.load(scenario, options=settings)
     several = list(loaded.variants.values()) or [loaded]
@@ -90,8 +90,8 @@ def _draw_activations(scenario: str, settings: list[str] | None, over: list[str]
 
 
 def _window(text: str) -> tuple[float, float]:
-    from simulator.reading.errors import ScenarioError
-    from simulator.reading.units import parse
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.units import parse
 
     begin, _, end = text.partition(":")
     try:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.engine.simulate import Simulation
+    from clustersim.simulator.engine.simulate import Simulation
 
 PATIENCE, INTERVAL = 1.0, 0.1
 """Seconds before the bar appears, and between its updates."""

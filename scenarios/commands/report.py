@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import Jobs, Settings
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import Jobs, Settings
 
 
 @app.command()
@@ -24,12 +24,12 @@ def report(
     jobs: Jobs = 1,
 ) -> None:
     """Write one HTML page of runs that works offline. Directories that run wrote are simulated again."""
-    from scenarios.commands.compare import simulated_by_name
-    from scenarios.commands.progress import progress
-    from scenarios.report import page
-    from scenarios.report.found import sorted_out
-    from simulator.reading.files import check_writable, suffix_of
-    from simulator.schedule.gc_paused import gc_paused
+    from clustersim.scenarios.commands.compare import simulated_by_name
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.report import page
+    from clustersim.scenarios.report.found import sorted_out
+    from clustersim.simulator.reading.files import check_writable, suffix_of
+    from clustersim.simulator.schedule.gc_paused import gc_paused
 
     suffix_of(output, (".html", ".htm"))
     check_writable(output)

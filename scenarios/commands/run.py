@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.application import InterruptedRunError, app
-from scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import InterruptedRunError, app
+from clustersim.scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
+from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from scenarios.commands.progress import Progress
-    from scenarios.results.result import Result
-    from scenarios.scenario import Scenario
-    from simulator.analysis.timeline import Timeline
+    from clustersim.scenarios.commands.progress import Progress
+    from clustersim.scenarios.results.result import Result
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.simulator.analysis.timeline import Timeline
 
 
 @app.command()
@@ -74,9 +74,9 @@ def run(
     tokens: Annotated[str | None, typer.Option(help="Of a model: tokens of the whole run, e.g. 1T.")] = None,
 ) -> int:
     """Simulate scenarios, report, and write results under runs/NAME."""
-    from scenarios.scenario import Scenario
-    from simulator.reading.errors import ScenarioError
-    from simulator.reading.plain_text import name_fault
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.plain_text import name_fault
 
     if jobs > 1 and not check:
         raise ScenarioError("--jobs shares the runs of --check; give that too")
@@ -95,7 +95,7 @@ def run(
         loaded = [Scenario.of_model(model, cluster, nodes, batch, tokens, named) for model in scenarios]
     several = len(loaded) > 1 or any(scenario.variants for scenario in loaded)
     if check and several and output is None and name is None and trace is None and spans is None:
-        from scenarios.commands.evaluating import print_evaluations
+        from clustersim.scenarios.commands.evaluating import print_evaluations
 
         return print_evaluations(loaded, jobs, as_json, strict_memory)
     return _run_each(loaded, files, as_json, check, strict_memory)
@@ -103,7 +103,7 @@ def run(
 
 def _check_options(batch: int | None, tokens: str | None, nodes: int) -> None:
     """Raise `ScenarioError` for options of a model without its cluster."""
-    from simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.errors import ScenarioError
 
     options = {"--batch": batch, "--tokens": tokens, "--nodes": nodes if nodes > 1 else None}
     if given := next((option for option, value in options.items() if value is not None), None):
@@ -112,7 +112,7 @@ def _check_options(batch: int | None, tokens: str | None, nodes: int) -> None:
 
 def _check_suffixes(trace: Path | None, spans: Path | None) -> None:
     """Raise `SimulatorError` if the name of a file does not tell its format."""
-    from simulator.reading.files import suffix_of
+    from clustersim.simulator.reading.files import suffix_of
 
     if trace is not None:
         suffix_of(trace, (".pftrace", ".json", ".json.gz"))
@@ -134,12 +134,12 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
     """Run, report and write each scenario; return the exit status."""
     import json
 
-    from scenarios.commands.evaluating import DOES_NOT_FIT, MISSED
-    from scenarios.commands.progress import progress
-    from scenarios.results.expectations import held, text
-    from scenarios.results.result import check_finite
-    from scenarios.run.running import simulations
-    from simulator.schedule.gc_paused import gc_paused
+    from clustersim.scenarios.commands.evaluating import DOES_NOT_FIT, MISSED
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.results.expectations import held, text
+    from clustersim.scenarios.results.result import check_finite
+    from clustersim.scenarios.run.running import simulations
+    from clustersim.simulator.schedule.gc_paused import gc_paused
 
     status, summaries = 0, []
     folders = _RunFolders(files.output, len(loaded))
@@ -180,8 +180,8 @@ def _interruptible(missing: str) -> Iterator[None]:
 
 def _report(scenario: Scenario, result: Result, shown: Progress) -> str:
     """Return the report of *result*, with the next best change against the bubble of a pipeline."""
-    from scenarios.results.step_numbers import StepNumbers
-    from scenarios.search.simulated_changes import next_change
+    from clustersim.scenarios.results.step_numbers import StepNumbers
+    from clustersim.scenarios.search.simulated_changes import next_change
 
     report = result.report()
     if not isinstance(result, StepNumbers):
@@ -219,9 +219,9 @@ def _write(result: Result, target: Path, numbered: bool, files: _Files) -> None:
 
     *numbered*: take another name if it exists.
     """
-    from scenarios.commands.progress import progress
-    from scenarios.results.result_files import MOST_SPANS, count, leaves_out_spans, write
-    from scenarios.results.run_folder import written_into
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.results.result_files import MOST_SPANS, count, leaves_out_spans, write
+    from clustersim.scenarios.results.run_folder import written_into
 
     with _interruptible(f"{target} was not written"), progress("writing") as shown:
         shown.begin(f"writing {target}", count(result))
@@ -243,8 +243,8 @@ def _write(result: Result, target: Path, numbered: bool, files: _Files) -> None:
 
 def _write_timelines(result: Result, files: _Files, runs: int) -> None:
     """Write traces and tables of spans of *result*, one of *runs* results, as far as they were asked for."""
-    from scenarios.commands.progress import progress
-    from simulator.traces import perfetto_and_chrome, span_table
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.simulator.traces import perfetto_and_chrome, span_table
 
     with progress("writing") as shown:
         if files.trace is not None:
@@ -259,7 +259,7 @@ def _write_timelines(result: Result, files: _Files, runs: int) -> None:
 
 def _targets(result: Result, path: Path, runs: int) -> Iterator[tuple[Timeline, Path]]:
     """Yield each timeline of *result* and its file: *path*, with the timeline's name added if there are several."""
-    from simulator.reading.files import file_stems
+    from clustersim.simulator.reading.files import file_stems
 
     timelines, stems = result.timelines, file_stems(result.timelines)
     stem, dot, suffixes = path.name.partition(".")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scenarios.commands.application import app
+from clustersim.scenarios.commands.application import app
 
 WHOLE = ("Expectation", "Straggler", "Table")
 """Sections that neither presets nor rows of a table complete: the file must have their required keys."""
@@ -20,7 +20,7 @@ def schema(
     """Print the JSON schema of a scenario, for editors."""
     import json
 
-    from simulator.reading.files import write_text
+    from clustersim.simulator.reading.files import write_text
 
     text = json.dumps(for_editors(), indent=2)
     if output is None:
@@ -32,7 +32,7 @@ def schema(
 
 def for_editors() -> dict[str, Any]:
     """Return the JSON schema that is printed: of a file before presets are merged, with Hugging Face's keys."""
-    from scenarios.specification.json_schema import json_schema, with_aliases
+    from clustersim.scenarios.specification.json_schema import json_schema, with_aliases
 
     return for_files(with_aliases(json_schema()))
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import OneScenario, Settings
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import OneScenario, Settings
+from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from scenarios.commands.progress import Progress
-    from scenarios.scenario import Scenario
-    from scenarios.search.sensitivity import Found
+    from clustersim.scenarios.commands.progress import Progress
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.scenarios.search.sensitivity import Found
 
 
 @app.command()
@@ -32,12 +32,12 @@ def sensitivity(
     """Simulate a step with each parameter changed: elasticities, a tornado chart, and what would help most."""
     import json
 
-    from scenarios.build.explanation import check_trains
-    from scenarios.commands.progress import progress
-    from scenarios.results.result import check_finite
-    from scenarios.scenario import Scenario
-    from scenarios.search.sensitivity import report, summary
-    from simulator.reading.files import file_stems, suffix_of
+    from clustersim.scenarios.build.explanation import check_trains
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.results.result import check_finite
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.scenarios.search.sensitivity import report, summary
+    from clustersim.simulator.reading.files import file_stems, suffix_of
 
     if output is not None:
         suffix_of(output, (".png", ".svg", ".pdf"))
@@ -61,10 +61,10 @@ def sensitivity(
 
 
 def _found(scenario: Scenario, samples: int, shown: Progress) -> Found:
-    from scenarios.alternatives.changes import of_configuration
-    from scenarios.search.sensitivity import MOST_SLOW, Found, Sensitivities
-    from scenarios.search.simulated_changes import tried
-    from scenarios.search.varied_machine import machine, sampled
+    from clustersim.scenarios.alternatives.changes import of_configuration
+    from clustersim.scenarios.search.sensitivity import MOST_SLOW, Found, Sensitivities
+    from clustersim.scenarios.search.simulated_changes import tried
+    from clustersim.scenarios.search.varied_machine import machine, sampled
 
     base = machine(scenario)
     simulation = base.simulation()
@@ -79,8 +79,8 @@ def _found(scenario: Scenario, samples: int, shown: Progress) -> Found:
 
 
 def _draw(found: Found, path: Path) -> None:
-    from simulator.charts.variation import draw_tornado
-    from simulator.reading.units import show
+    from clustersim.simulator.charts.variation import draw_tornado
+    from clustersim.simulator.reading.units import show
 
     scenario = found.sensitivities.base.scenario
     gpus = len(found.sensitivities.timeline.gpu_ranks)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import OneScenario, Settings
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import OneScenario, Settings
+from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from scenarios.results.operator_profile import Profile
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.results.operator_profile import Profile
+    from clustersim.scenarios.scenario import Scenario
 
 VIEWS = ("order", "groups", "derived", "topology", "advice", "critical", "operators", "recompute", "software")
 CONSTANTS = "constants"
@@ -40,12 +40,12 @@ def show(
         _constants(as_json)
         return
     what = what or "derived"
-    from scenarios.build import explanation
-    from scenarios.build.recompute_view import recompute_text
-    from scenarios.scenario import Scenario
-    from scenarios.search.parallelism_advice import advice
-    from simulator.reading.errors import ScenarioError
-    from simulator.reading.validation import listed, near
+    from clustersim.scenarios.build import explanation
+    from clustersim.scenarios.build.recompute_view import recompute_text
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.scenarios.search.parallelism_advice import advice
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.validation import listed, near
 
     views: dict[str, Callable[[Scenario], str]] = {
         "order": explanation.order,
@@ -80,7 +80,7 @@ def _constants(as_json: bool) -> None:
     """Print the constants that measurements inform."""
     import json
 
-    from scenarios.fitting import provenance
+    from clustersim.scenarios.fitting import provenance
 
     if as_json:
         print(json.dumps(provenance.as_json(), indent=2))
@@ -90,8 +90,8 @@ def _constants(as_json: bool) -> None:
 
 def _topologies(scenario: str, settings: list[str] | None) -> None:
     """Print the topology of the cluster of *scenario*, or of each of its variants; the rest of it may be wrong."""
-    from scenarios.build.built import clusters
-    from scenarios.build.explanation import topology
+    from clustersim.scenarios.build.built import clusters
+    from clustersim.scenarios.build.explanation import topology
 
     found = clusters(scenario, settings)
     for name, cluster in found.items():
@@ -104,10 +104,10 @@ def _software(scenario: Scenario) -> str:
     """Simulate *scenario* with each software stack that it may have, and return the table."""
     from functools import partial
 
-    from scenarios.commands.progress import progress
-    from scenarios.results.software_stacks import comparison, stacks
-    from scenarios.run.running import run
-    from simulator.schedule.gc_paused import gc_paused
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.results.software_stacks import comparison, stacks
+    from clustersim.scenarios.run.running import run
+    from clustersim.simulator.schedule.gc_paused import gc_paused
 
     with progress(f"simulating {scenario.name}", parts=len(stacks(scenario))) as watch, gc_paused():
         return comparison(scenario, partial(run, watch=watch))
@@ -115,13 +115,13 @@ def _software(scenario: Scenario) -> str:
 
 def _critical(scenario: Scenario) -> str:
     """Simulate *scenario* and return its critical path as text."""
-    from scenarios.build.explanation import check_trains
-    from scenarios.commands.progress import progress
-    from scenarios.run.running import simulated
-    from simulator.analysis.critical_path import critical_path
-    from simulator.analysis.critical_path_tables import lines, tables
-    from simulator.analysis.slack import slack
-    from simulator.schedule.gc_paused import gc_paused
+    from clustersim.scenarios.build.explanation import check_trains
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.run.running import simulated
+    from clustersim.simulator.analysis.critical_path import critical_path
+    from clustersim.simulator.analysis.critical_path_tables import lines, tables
+    from clustersim.simulator.analysis.slack import slack
+    from clustersim.simulator.schedule.gc_paused import gc_paused
 
     check_trains(scenario, "critical path")
     with progress(f"simulating {scenario.name}") as watch, gc_paused():
@@ -132,7 +132,7 @@ def _critical(scenario: Scenario) -> str:
 
 def _operators(scenario: Scenario) -> str:
     """Simulate *scenario* and return the tables of its operators."""
-    from scenarios.results.operator_profile import tables
+    from clustersim.scenarios.results.operator_profile import tables
 
     return tables(_profile(scenario))
 
@@ -141,18 +141,18 @@ def _print_numbers(scenario: Scenario) -> None:
     """Print the operators of *scenario*, or of each of its variants, as JSON."""
     import json
 
-    from scenarios.results.operator_profile import summary
+    from clustersim.scenarios.results.operator_profile import summary
 
     found = [summary(_profile(one)) for one in scenario.variants.values() or [scenario]]
     print(json.dumps(found if scenario.variants else found[0], indent=2))
 
 
 def _profile(scenario: Scenario) -> Profile:
-    from scenarios.build.explanation import check_trains
-    from scenarios.commands.progress import progress
-    from scenarios.results.operator_profile import profile
-    from scenarios.run.running import simulated
-    from simulator.schedule.gc_paused import gc_paused
+    from clustersim.scenarios.build.explanation import check_trains
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.results.operator_profile import profile
+    from clustersim.scenarios.run.running import simulated
+    from clustersim.simulator.schedule.gc_paused import gc_paused
 
     check_trains(scenario, "operators")
     with progress(f"simulating {scenario.name}") as watch, gc_paused():

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.application import BAD_INPUT, InterruptedRunError, app
-from scenarios.commands.arguments import Jobs, On, OneScenario, Settings
-from scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import BAD_INPUT, InterruptedRunError, app
+from clustersim.scenarios.commands.arguments import Jobs, On, OneScenario, Settings
+from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from scenarios.run.sweep import Sweep
-    from scenarios.run.sweep_table import Axis, Row
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.run.sweep import Sweep
+    from clustersim.scenarios.run.sweep_table import Axis, Row
+    from clustersim.scenarios.scenario import Scenario
 
 
 @app.command()
@@ -46,10 +46,10 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON, and nothing else.")] = False,
 ) -> int:
     """Run a scenario over values of its keys: all combinations, a row of numbers for each."""
-    from scenarios.run import sweep_chart, sweep_table
-    from scenarios.run.sweep_chart import Plot
-    from scenarios.scenario import Scenario
-    from simulator.reading.files import check_writable
+    from clustersim.scenarios.run import sweep_chart, sweep_table
+    from clustersim.scenarios.run.sweep_chart import Plot
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.simulator.reading.files import check_writable
 
     chosen = sweep_table.of_options(over)
     drawn = Plot.of_text(plot) if plot is not None else None
@@ -79,8 +79,8 @@ def sweep(
 
 def _picture(output: Path | None, name: str) -> Path:
     """Return the file of the chart: beside the table *output*, or named after the scenario."""
-    from scenarios.run.sweep_table import SUFFIXES
-    from simulator.reading.files import file_stems, suffix_of
+    from clustersim.scenarios.run.sweep_table import SUFFIXES
+    from clustersim.simulator.reading.files import file_stems, suffix_of
 
     if output is None:
         return Path(f"{file_stems([name])[name]}_sweep.png")
@@ -91,9 +91,9 @@ def _swept(scenario: Scenario, axes: tuple[Axis, ...], zipped: bool, jobs: int, 
     """Return the sweep of *scenario*. Cut off, it writes the rows that are done beside *output*."""
     from contextlib import closing
 
-    from scenarios.commands.progress import progress
-    from scenarios.run.sweep import Sweep, executed, runs
-    from simulator.reading.errors import ExecutionError
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.run.sweep import Sweep, executed, runs
+    from clustersim.simulator.reading.errors import ExecutionError
 
     several = list(runs(scenario, axes, zipped, remote=bool(on)))
     rows: dict[int, Row] = {}

@@ -11,7 +11,7 @@ import sys
 import textwrap
 from typing import ClassVar, TextIO
 
-from simulator.reading.plain_text import printable
+from clustersim.simulator.reading.plain_text import printable
 
 LEAST = 40
 """Columns below which lines are left to the terminal."""

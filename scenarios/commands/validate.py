@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.commands.application import app
-from scenarios.commands.arguments import OneScenario, Settings
+from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.arguments import OneScenario, Settings
 
 if TYPE_CHECKING:
-    from scenarios.evaluate.validation import ReplayOptions, Validation
-    from scenarios.scenario import Scenario
-    from simulator.replay.testbed import Testbed
+    from clustersim.scenarios.evaluate.validation import ReplayOptions, Validation
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.simulator.replay.testbed import Testbed
 
 BACKENDS = ("gloo", "nccl")
 COMPUTE = ("sleep", "spin", "kernels")
@@ -46,9 +46,9 @@ def validate(
     ] = None,
 ) -> None:
     """Replay a scenario on real torch.distributed; print simulated beside measured, and draw both."""
-    from scenarios.evaluate.validation import ReplayOptions
-    from scenarios.results.run_folder import free_folder
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.evaluate.validation import ReplayOptions
+    from clustersim.scenarios.results.run_folder import free_folder
+    from clustersim.scenarios.scenario import Scenario
 
     _hold(backend, BACKENDS, "--backend")
     _hold(compute, COMPUTE, "--compute")
@@ -76,7 +76,7 @@ def _tell(validation: Validation, scenario: Scenario, folder: Path | None, *, qu
     """Print the report of a validation of *scenario*, and write it into *folder*."""
     import sys
 
-    from scenarios.evaluate.validation import validation_report, write
+    from clustersim.scenarios.evaluate.validation import validation_report, write
 
     if not quietly:
         print(validation_report(validation))
@@ -93,8 +93,8 @@ def _print_json(done: list[Validation], scenario: Scenario) -> None:
 
 
 def _hold(value: str, choices: tuple[str, ...], option: str) -> None:
-    from simulator.reading.errors import ScenarioError
-    from simulator.reading.validation import listed, near
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.validation import listed, near
 
     if value not in choices:
         hint = near(value, choices)
@@ -104,7 +104,7 @@ def _hold(value: str, choices: tuple[str, ...], option: str) -> None:
 def _hold_positive(value: float | None, option: str) -> None:
     from math import isfinite
 
-    from simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.errors import ScenarioError
 
     if value is not None and not (value > 0 and isfinite(value)):
         raise ScenarioError(f"{option} {value:g}: must be above 0")
@@ -112,7 +112,7 @@ def _hold_positive(value: float | None, option: str) -> None:
 
 def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
     """Yield the scenario, or its variants, on *ranks* ranks if given."""
-    from scenarios.evaluate.validation import resized
+    from clustersim.scenarios.evaluate.validation import resized
 
     for one in scenario.variants.values() or (scenario,):
         yield one if ranks is None else resized(one, ranks)
@@ -120,10 +120,10 @@ def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
 
 def _validated(scenario: Scenario, options: ReplayOptions, testbed: bool, folder: Path) -> Validation | None:
     """Return the validation; what a replay measured before it failed is written into *folder*."""
-    from scenarios.commands.progress import progress
-    from scenarios.evaluate.validation import validate as replayed
-    from scenarios.evaluate.validation import with_spans_kept
-    from simulator.replay.replay import BrokenReplayError
+    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.evaluate.validation import validate as replayed
+    from clustersim.scenarios.evaluate.validation import with_spans_kept
+    from clustersim.simulator.replay.replay import BrokenReplayError
 
     try:
         with _built(scenario, testbed) as built, progress(f"validating {scenario.name}") as watch:
@@ -135,7 +135,7 @@ def _validated(scenario: Scenario, options: ReplayOptions, testbed: bool, folder
 @contextmanager
 def _built(scenario: Scenario, testbed: bool) -> Iterator[Testbed | None]:
     """Yield a testbed, if it is wanted, that exists as long as the context."""
-    from simulator.replay.testbed import build
+    from clustersim.simulator.replay.testbed import build
 
     if not testbed:
         yield None

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scenarios.cost.cost import JOULES_PER_MWH, SECONDS_PER_DAY, SECONDS_PER_HOUR
-from simulator.reading.files import read_rows
-from simulator.reading.plain_text import figure, table
+from clustersim.scenarios.cost.cost import JOULES_PER_MWH, SECONDS_PER_DAY, SECONDS_PER_HOUR
+from clustersim.simulator.reading.files import read_rows
+from clustersim.simulator.reading.plain_text import figure, table
 
 TABLE = Path(__file__).with_name("accounts.csv")
 

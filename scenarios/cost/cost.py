@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.reading.files import read_rows
-from simulator.reading.quantities import Number, Power, Section, number
-from simulator.reading.validation import Fault, near
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.reading.files import read_rows
+from clustersim.simulator.reading.quantities import Number, Power, Section, number
+from clustersim.simulator.reading.validation import Fault, near
 
 CARBON_TABLE = Path(__file__).with_name("carbon.csv")
 

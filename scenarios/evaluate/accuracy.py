@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 
-from scenarios.evaluate import comparisons
-from scenarios.evaluate.errors_by_source import (
+from clustersim.scenarios.evaluate import comparisons
+from clustersim.scenarios.evaluate.errors_by_source import (
     FAR,
     GROUPS,
     INFORMS,
@@ -19,11 +19,11 @@ from scenarios.evaluate.errors_by_source import (
     headline,
     step_calibration,
 )
-from scenarios.evaluate.evaluation import ORDER, Comparison, Evaluation, error_statistics
-from scenarios.evaluate.layers_and_products import COLUMNS, LONG, LayerClass, ProductErrors, mean_error
-from scenarios.evaluate.prediction_intervals import Calibration, coverage
-from scenarios.fitting.provenance import informed_by_hand
-from scenarios.results.interval import CLASSES
+from clustersim.scenarios.evaluate.evaluation import ORDER, Comparison, Evaluation, error_statistics
+from clustersim.scenarios.evaluate.layers_and_products import COLUMNS, LONG, LayerClass, ProductErrors, mean_error
+from clustersim.scenarios.evaluate.prediction_intervals import Calibration, coverage
+from clustersim.scenarios.fitting.provenance import informed_by_hand
+from clustersim.scenarios.results.interval import CLASSES
 
 CATEGORIES = {
     "training step": ("GPU", "GPUs", "tensor parallel", "pipeline", "data parallel", "recompute", "beside computing"),

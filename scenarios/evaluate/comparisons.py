@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scenarios.evaluate.evaluation import Comparison, Evaluation, error_statistics
-from scenarios.results.expectations import Outcome, is_duration
-from simulator.reading.plain_text import table
-from simulator.reading.units import show
+from clustersim.scenarios.evaluate.evaluation import Comparison, Evaluation, error_statistics
+from clustersim.scenarios.results.expectations import Outcome, is_duration
+from clustersim.simulator.reading.plain_text import table
+from clustersim.simulator.reading.units import show
 
 ROWS = ("scenario", "run", "figure", "predicted", "measured", "error", "")
 GROUPS = ("group", "figures", "mean", "median", "worst", "time")

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from scenarios.evaluate.evaluation import Comparison, Evaluation
-from scenarios.evaluate.layers_and_products import ProductErrors
-from scenarios.evaluate.prediction_intervals import Calibration, calibration, known_runs
-from scenarios.fitting.provenance import fitted_to, informed_by_hand, source_of, sources
+from clustersim.scenarios.evaluate.evaluation import Comparison, Evaluation
+from clustersim.scenarios.evaluate.layers_and_products import ProductErrors
+from clustersim.scenarios.evaluate.prediction_intervals import Calibration, calibration, known_runs
+from clustersim.scenarios.fitting.provenance import fitted_to, informed_by_hand, source_of, sources
 
 STEPS, COLLECTIVES, PRODUCTS, MEMORY = KINDS = ("steps", "collectives", "products", "memory")
 """Kinds of figures; times of single layers count as steps."""

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from scenarios.fitting.left_out import Refit
-from scenarios.results.expectations import Outcome, held
-from scenarios.results.interval import Conditions
-from scenarios.results.step_numbers import StepNumbers
-from scenarios.run.execution import execute
-from scenarios.run.processes import Failure
-from scenarios.scenario import Scenario
+from clustersim.scenarios.fitting.left_out import Refit
+from clustersim.scenarios.results.expectations import Outcome, held
+from clustersim.scenarios.results.interval import Conditions
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.scenarios.run.execution import execute
+from clustersim.scenarios.run.processes import Failure
+from clustersim.scenarios.scenario import Scenario
 
 if TYPE_CHECKING:
-    from scenarios.build.built import BuiltScenario
+    from clustersim.scenarios.build.built import BuiltScenario
 
 MIB = 2**20
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from scenarios.fitting.products import read_products, shipped
-from scenarios.fitting.provenance import source_of_table
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.kernel import Kernel
-from topologies import cluster
-from workloads.architectures.specification import model
-from workloads.architectures.timed_models import MeasuredLayer, profile
-from workloads.operators.model import Layer, OperatorLayer
-from workloads.operators.operator import Operator
-from workloads.software_stack import software
+from clustersim.scenarios.fitting.products import read_products, shipped
+from clustersim.scenarios.fitting.provenance import source_of_table
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.topologies import cluster
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.timed_models import MeasuredLayer, profile
+from clustersim.workloads.operators.model import Layer, OperatorLayer
+from clustersim.workloads.operators.operator import Operator
+from clustersim.workloads.software_stack import software
 
 SAMPLES = {"alexnet": 256, "vgg16": 128, "resnet50": 128, "resnet101": 64}
 """Models that can be priced by shape, and their measured batch sizes, inferred from the bytes of activations."""

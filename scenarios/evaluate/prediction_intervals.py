@@ -17,9 +17,9 @@ from math import log, log2
 from statistics import fmean
 from typing import Any
 
-from scenarios.evaluate.evaluation import Comparison
-from scenarios.fitting.provenance import source_of
-from scenarios.results.interval import CLASSES, LEVEL, NEAR, SEVERAL, Known, Limits
+from clustersim.scenarios.evaluate.evaluation import Comparison
+from clustersim.scenarios.fitting.provenance import source_of
+from clustersim.scenarios.results.interval import CLASSES, LEVEL, NEAR, SEVERAL, Known, Limits
 
 SHARES = tuple(LEVEL + step * (1 - LEVEL) / 10 for step in range(11))
 """Shares of known runs that limits may hold: from `LEVEL` to all, in ten steps."""

@@ -11,30 +11,30 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.build.network import at_slowest_clock
-from scenarios.run.running import communicator, simulated, variation
-from scenarios.scenario import Scenario
-from simulator.analysis import metrics
-from simulator.analysis.timeline import Timeline
-from simulator.charts import text_report
-from simulator.engine.interface.pricing import durations
-from simulator.hardware.cluster import Cluster
-from simulator.reading import plain_text
-from simulator.reading.errors import ReplayError, ScenarioError
-from simulator.reading.files import file_stems, write_text
-from simulator.reading.plain_text import indented
-from simulator.reading.units import show
-from simulator.replay import comparison
-from simulator.replay.buffers import available_bytes, fitting_scale
-from simulator.replay.launch import TIMEOUT, under_torchrun
-from simulator.replay.replay import BrokenReplayError, Replay, replay, scaled
-from simulator.schedule.schedule import Schedule
-from simulator.traces import span_table
-from workloads.operators.parameter import REPLICAS
+from clustersim.scenarios.build.network import at_slowest_clock
+from clustersim.scenarios.run.running import communicator, simulated, variation
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.analysis import metrics
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts import text_report
+from clustersim.simulator.engine.interface.pricing import durations
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.errors import ReplayError, ScenarioError
+from clustersim.simulator.reading.files import file_stems, write_text
+from clustersim.simulator.reading.plain_text import indented
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.replay import comparison
+from clustersim.simulator.replay.buffers import available_bytes, fitting_scale
+from clustersim.simulator.replay.launch import TIMEOUT, under_torchrun
+from clustersim.simulator.replay.replay import BrokenReplayError, Replay, replay, scaled
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.traces import span_table
+from clustersim.workloads.operators.parameter import REPLICAS
 
 if TYPE_CHECKING:
-    from simulator.engine.simulate import Simulation
-    from simulator.replay.testbed import Testbed
+    from clustersim.simulator.engine.simulate import Simulation
+    from clustersim.simulator.replay.testbed import Testbed
 
 MOST_RANKS = 64
 """Ranks started on one machine. Each is connected to all others in each of its groups."""
@@ -274,7 +274,7 @@ def _order(validation: Validation) -> Iterator[str]:
 
 def write(validation: Validation, folder: Path, variant_of: str = "") -> Iterator[Path]:
     """Write *validation* into *folder* and yield the paths. The files of a variant end with its name."""
-    from simulator.charts.figures import draw_beside
+    from clustersim.simulator.charts.figures import draw_beside
 
     name = validation.scenario.name
     ending, title = (f"_{file_stems([name])[name]}", f"{variant_of}: {name}") if variant_of else ("", name)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from simulator.reading.plain_text import printable
+from clustersim.simulator.reading.plain_text import printable
 
 _WORD = re.compile(r"[A-Za-z_.][\w./+-]*( [\w./+-]+)*")
 _RESERVED = ("true", "false", "null", "yes", "no", "on", "off", "y", "n", ".inf", ".nan")

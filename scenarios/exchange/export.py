@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scenarios.scenario import Scenario
-from simulator.reading.errors import ScenarioError
-from simulator.reading.files import check_writable, written
-from simulator.reading.lookup import UnknownName, function, names
-from simulator.reading.validation import near
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import check_writable, written
+from clustersim.simulator.reading.lookup import UnknownName, function, names
+from clustersim.simulator.reading.validation import near
 
-PACKAGE = "scenarios.exchange.exporting"
+PACKAGE = "clustersim.scenarios.exchange.exporting"
 
 Content = str | bytes | Callable[[Path], None]
 """The content of a file, or a function that writes it to a path."""

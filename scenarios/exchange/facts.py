@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from scenarios.exchange.source_file import SourceFile
-from simulator.reading.document import Path, Position
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import written
+from clustersim.scenarios.exchange.source_file import SourceFile
+from clustersim.simulator.reading.document import Path, Position
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import written
 
 RUN: Mapping[str, str] = {
     "run.program": "the training program",

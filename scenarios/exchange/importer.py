@@ -19,28 +19,28 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import topologies
-from scenarios.build.schedule import model_share
-from scenarios.defaults import defaults
-from scenarios.exchange import run_size
-from scenarios.exchange.commented_yaml import yaml_with_sources
-from scenarios.exchange.facts import Fact, Facts
-from scenarios.exchange.run_size import Options
-from scenarios.exchange.source_file import opened
-from scenarios.exchange.torchtitan_keys import SINGLE, V_SHAPED
-from scenarios.scenario import Scenario
-from scenarios.specification import loading
-from scenarios.specification.parallelism import ParallelismSection
-from simulator.hardware.kernel import BYTES
-from simulator.reading.document import Document, Position
-from simulator.reading.errors import ScenarioError, SimulatorError
-from simulator.reading.lookup import data_file, find, names
-from simulator.reading.plain_text import printable
-from simulator.reading.units import parse, show
-from simulator.reading.yaml_and_json import read
-from workloads.default_software_stack import default_stack
-from workloads.parallelism._parallelism import DataMethod
-from workloads.parallelism._registry import declared
+from clustersim import topologies
+from clustersim.scenarios.build.schedule import model_share
+from clustersim.scenarios.defaults import defaults
+from clustersim.scenarios.exchange import run_size
+from clustersim.scenarios.exchange.commented_yaml import yaml_with_sources
+from clustersim.scenarios.exchange.facts import Fact, Facts
+from clustersim.scenarios.exchange.run_size import Options
+from clustersim.scenarios.exchange.source_file import opened
+from clustersim.scenarios.exchange.torchtitan_keys import SINGLE, V_SHAPED
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.specification import loading
+from clustersim.scenarios.specification.parallelism import ParallelismSection
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.document import Document, Position
+from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
+from clustersim.simulator.reading.lookup import data_file, find, names
+from clustersim.simulator.reading.plain_text import printable
+from clustersim.simulator.reading.units import parse, show
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.workloads.default_software_stack import default_stack
+from clustersim.workloads.parallelism._parallelism import DataMethod
+from clustersim.workloads.parallelism._registry import declared
 
 ORDER = ("cluster", "model", "training", "parallelism", "network", "software")
 """Sections in the order in which they are written."""
@@ -184,9 +184,9 @@ def virtual_stages_of(schedule: str) -> int | None:
 
 def _preset_layers(facts: Facts) -> int | None:
     preset = facts.value("model.preset")
-    if preset not in names("workloads.models"):
+    if preset not in names("clustersim.workloads.models"):
         return None
-    found = read(data_file("workloads.models", preset)).get(("num_layers",))
+    found = read(data_file("clustersim.workloads.models", preset)).get(("num_layers",))
     return found if isinstance(found, int) else None
 
 
@@ -294,7 +294,7 @@ def _rank(key: str) -> int:
     return MODEL_ORDER.index(last) if last in MODEL_ORDER else len(MODEL_ORDER)
 
 
-FORMATS = "scenarios.exchange.formats"
+FORMATS = "clustersim.scenarios.exchange.formats"
 
 __all__ = ["Imported", "Options", "imported"]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from scenarios.exchange.shell_commands import ShellWord, commands
-from simulator.reading.document import Document, Path, Position
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.exchange.shell_commands import ShellWord, commands
+from clustersim.simulator.reading.document import Document, Path, Position
+from clustersim.simulator.reading.errors import ScenarioError
 
 LAUNCHERS = {
     "torchrun": "torchrun",

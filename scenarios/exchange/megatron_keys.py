@@ -5,7 +5,7 @@ Arguments are those of Megatron-LM core_v0.15.3 (megatron/training/arguments.py)
 
 from __future__ import annotations
 
-from scenarios.exchange.program_keys import Flag, Key, Number, Whole, Word
+from clustersim.scenarios.exchange.program_keys import Flag, Key, Number, Whole, Word
 
 LAYERS = Whole("num_layers", "model.num_layers")
 HIDDEN = Whole("hidden_size", "model.hidden_size")

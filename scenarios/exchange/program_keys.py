@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from simulator.reading.yaml_and_json import read
+from clustersim.simulator.reading.yaml_and_json import read
 
 
 class Settings(Protocol):
@@ -105,7 +105,7 @@ Key = Whole | Number | Flag | Word
 def argument(key: Key, value: Any) -> list[str]:
     """The words of a command line that say *value*; none if nothing does.
 
-    >>> argument(Whole("num_layers", "model.num_layers"), 24), argument(Given("add_qkv_bias", "model.add_qkv_bias"), 0)
+    >>> argument(Whole("num_layers", "model.num_layers"), 24), argument(Flag("add_qkv_bias", "model.add_qkv_bias"), 0)
     (['--num-layers 24'], [])
     """
     text = key.text(value)
@@ -115,7 +115,7 @@ def argument(key: Key, value: Any) -> list[str]:
 def setting(key: Key, value: Any) -> dict[str, Any]:
     """The setting of a section that says *value*, by its name within the section; none if nothing does.
 
-    >>> setting(Whole("training.seq_len", "model.seq_length"), 2048), setting(Given("x.y", "z"), False)
+    >>> setting(Whole("training.seq_len", "model.seq_length"), 2048), setting(Flag("x.y", "z"), False)
     ({'seq_len': 2048}, {})
     """
     text = key.text(value)
@@ -125,7 +125,7 @@ def setting(key: Key, value: Any) -> dict[str, Any]:
 
 @cache
 def _lists() -> dict[str, Any]:
-    return read(Path(__file__).with_suffix(".yaml")).data
+    return read(Path(__file__).with_name("without_effect.yaml")).data
 
 
 def without_effect(program: str) -> Sequence[str]:

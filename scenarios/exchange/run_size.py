@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, prod
 
-import topologies
-from scenarios.exchange.facts import Facts
-from simulator.reading.errors import ScenarioError
-from topologies.inventory import section
+from clustersim import topologies
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.topologies.inventory import section
 
 ASSUMED = "dgx_h100"
 """The cluster of a run of which no file names one: the most widespread server with eight GPUs."""

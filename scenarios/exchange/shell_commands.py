@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.errors import ScenarioError
 
 CONTROL = ("if", "elif", "then", "else", "fi", "[", "[[")
 """Words with which a command begins that belongs to a branch."""

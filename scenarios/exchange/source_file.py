@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path as File
 from typing import Any
 
-from scenarios.exchange.launch_script import script
-from scenarios.exchange.program_keys import without_effect
-from simulator.reading.document import Document, Path, Position, dotted
-from simulator.reading.errors import ScenarioError
-from simulator.reading.files import UnreadableFile, read_text
-from simulator.reading.plain_text import printable, text_fault
-from simulator.reading.quantities import written
-from simulator.reading.yaml_and_json import read_document
+from clustersim.scenarios.exchange.launch_script import script
+from clustersim.scenarios.exchange.program_keys import without_effect
+from clustersim.simulator.reading.document import Document, Path, Position, dotted
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import UnreadableFile, read_text
+from clustersim.simulator.reading.plain_text import printable, text_fault
+from clustersim.simulator.reading.quantities import written
+from clustersim.simulator.reading.yaml_and_json import read_document
 
 LARGEST = 4 * 2**20
 """Bytes of a file at most: configurations are small text files."""

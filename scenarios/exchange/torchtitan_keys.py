@@ -5,7 +5,7 @@ Settings are those of torchtitan 0.2.2 (torchtitan/config/job_config.py), as ``s
 
 from __future__ import annotations
 
-from scenarios.exchange.program_keys import Flag, Key, Whole, Word
+from clustersim.scenarios.exchange.program_keys import Flag, Key, Whole, Word
 
 MODELS = {
     "llama3": {"8B": "llama3_8b", "70B": "llama3_70b", "405B": "llama3_405b"},

@@ -7,10 +7,10 @@ from math import isnan
 
 import numpy as np
 
-from scenarios.explain.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING, Piece
-from scenarios.explain.rank_trace import RankTrace
-from simulator.analysis.intervals import partition
-from simulator.analysis.timeline import Floats
+from clustersim.scenarios.explain.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING, Piece
+from clustersim.scenarios.explain.rank_trace import RankTrace
+from clustersim.simulator.analysis.intervals import partition
+from clustersim.simulator.analysis.timeline import Floats
 
 LAUNCH_GAP = 30e-6
 """Seconds. A shorter gap between kernels whose launches came in time is the delay of the launch itself:

@@ -11,18 +11,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from scenarios.calibrate import communication, device
-from scenarios.calibrate.communication import Outcome, RankPlacement, calibration_report, how_to_use, outcome
-from scenarios.explain.communications import sizes
-from scenarios.explain.pieces_of_work import COPY, PHASES, Piece
-from scenarios.explain.run import Run
-from scenarios.scenario import Scenario
-from simulator.analysis.metrics import BUS_FACTOR
-from simulator.hardware.kernel import BYTES
-from simulator.network.library.calibration_file import transport
-from simulator.reading.errors import CalibrationError
-from simulator.replay.calibration.accelerator_fit import CACHED
-from simulator.replay.calibration.measurements import SEND, Device, Measurement, Product, Transfer
+from clustersim.scenarios.calibrate import communication, device
+from clustersim.scenarios.calibrate.communication import Outcome, RankPlacement, calibration_report, how_to_use, outcome
+from clustersim.scenarios.explain.communications import sizes
+from clustersim.scenarios.explain.pieces_of_work import COPY, PHASES, Piece
+from clustersim.scenarios.explain.run import Run
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.analysis.metrics import BUS_FACTOR
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.network.library.calibration_file import transport
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.replay.calibration.accelerator_fit import CACHED
+from clustersim.simulator.replay.calibration.measurements import SEND, Device, Measurement, Product, Transfer
 
 ON_ONE_SERVER = 8
 """GPUs of a server at most: without a scenario, more ranks have a network between servers that no trace describes."""

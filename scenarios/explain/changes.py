@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from scenarios.alternatives.changes import Change, of_configuration, with_needs
-from scenarios.build.built import BuiltScenario
-from scenarios.explain.gap import Cause, Gap
-from scenarios.search.varied_machine import VariedMachine, machine
-from simulator.analysis.timeline import Timeline
-from simulator.reading.errors import SimulatorError
-from simulator.reading.units import show
-from simulator.schedule.ops import Compute
+from clustersim.scenarios.alternatives.changes import Change, of_configuration, with_needs
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.explain.gap import Cause, Gap
+from clustersim.scenarios.search.varied_machine import VariedMachine, machine
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.schedule.ops import Compute
 
 MOST = 3
 """Changes that are told."""

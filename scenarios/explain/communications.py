@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scenarios.explain.pieces_of_work import PHASES, Call, Piece
-from scenarios.explain.rank_trace import RankTrace
-from simulator.analysis import metrics
-from simulator.analysis.intervals import partition
+from clustersim.scenarios.explain.pieces_of_work import PHASES, Call, Piece
+from clustersim.scenarios.explain.rank_trace import RankTrace
+from clustersim.simulator.analysis import metrics
+from clustersim.simulator.analysis.intervals import partition
 
 PAIRS = ("send", "recv", "send_recv")
 """Messages: their partners are not named in a trace. The fastest message of the same size stands for the transfer."""

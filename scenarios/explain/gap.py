@@ -13,19 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scenarios.build.explanation import check_trains
-from scenarios.explain.breakdown import DEPENDENCY, GAPS, breakdown, mean
-from scenarios.explain.communications import MESSAGES, Overlap, Size, family, large, overlaps, sizes
-from scenarios.explain.kernels import by_layer, longest
-from scenarios.explain.lateness import WAITS, Late, Noise, latest
-from scenarios.explain.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING
-from scenarios.explain.rank_trace import RankTrace, simulated
-from scenarios.explain.run import Run
-from scenarios.run.running import simulated as simulate
-from scenarios.scenario import Scenario
-from simulator.analysis.timeline import Timeline
-from simulator.hardware.accelerator import Accelerator
-from simulator.reading.errors import TraceError
+from clustersim.scenarios.build.explanation import check_trains
+from clustersim.scenarios.explain.breakdown import DEPENDENCY, GAPS, breakdown, mean
+from clustersim.scenarios.explain.communications import MESSAGES, Overlap, Size, family, large, overlaps, sizes
+from clustersim.scenarios.explain.kernels import by_layer, longest
+from clustersim.scenarios.explain.lateness import WAITS, Late, Noise, latest
+from clustersim.scenarios.explain.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING
+from clustersim.scenarios.explain.rank_trace import RankTrace, simulated
+from clustersim.scenarios.explain.run import Run
+from clustersim.scenarios.run.running import simulated as simulate
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.reading.errors import TraceError
 
 SIGNIFICANT, WITHOUT_GPU = 0.05, 0.2
 """Share of the simulated step from which a longer duration is named; without a GPU ranks share processors, and healthy

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import nan
 from typing import Any, NamedTuple
 
-from scenarios.explain import pieces_of_work
-from scenarios.explain.pieces_of_work import Call, Piece, Shape, tensor_bytes
-from scenarios.explain.trace_file import Event, TraceFile
+from clustersim.scenarios.explain import pieces_of_work
+from clustersim.scenarios.explain.pieces_of_work import Call, Piece, Shape, tensor_bytes
+from clustersim.scenarios.explain.trace_file import Event, TraceFile
 
 PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1}
 """Operators that are one matrix product, and the index of its left matrix among the inputs."""

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scenarios.explain.pieces_of_work import PHASES, Piece
-from scenarios.explain.rank_trace import RankTrace
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.kernel import BYTES, matmul
-from simulator.reading.errors import ClusterError
+from clustersim.scenarios.explain.pieces_of_work import PHASES, Piece
+from clustersim.scenarios.explain.rank_trace import RankTrace
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.kernel import BYTES, matmul
+from clustersim.simulator.reading.errors import ClusterError
 
 PRODUCT, ATTENTION, OTHER = "matrix products", "attention", "other kernels"
 """Classes of kernels. Convolutions are matrix products."""

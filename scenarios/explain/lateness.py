@@ -15,9 +15,9 @@ from functools import cached_property
 
 import numpy as np
 
-from scenarios.explain.breakdown import DEPENDENCY, GAPS, breakdown, mean
-from scenarios.explain.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING, Piece
-from scenarios.explain.rank_trace import RankTrace
+from clustersim.scenarios.explain.breakdown import DEPENDENCY, GAPS, breakdown, mean
+from clustersim.scenarios.explain.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING, Piece
+from clustersim.scenarios.explain.rank_trace import RankTrace
 
 WAITS = (WAITING, DEPENDENCY)
 """Parts of a step in which a rank waits for others. A simulated kernel begins when its partners have come, and the

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import nan, prod
 from typing import Any, NamedTuple
 
-from scenarios.explain.trace_file import Event
+from clustersim.scenarios.explain.trace_file import Event
 
 PHASES = ("forward", "backward", "optimizer", "compute")
 """Parts of computation; ``compute`` if the trace does not tell the phase."""

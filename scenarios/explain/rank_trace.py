@@ -16,15 +16,15 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scenarios.explain import pieces_of_work
-from scenarios.explain.host_operators import LOADER, Context, contexts, frames, operators
-from scenarios.explain.pieces_of_work import COPY, HOST, LOADING, Call, Piece
-from scenarios.explain.trace_file import Event, TraceFile, read
-from simulator.analysis.timeline import Timeline
-from simulator.reading.errors import TraceError
-from simulator.reading.plain_text import printable
-from simulator.schedule.mesh import family
-from simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
+from clustersim.scenarios.explain import pieces_of_work
+from clustersim.scenarios.explain.host_operators import LOADER, Context, contexts, frames, operators
+from clustersim.scenarios.explain.pieces_of_work import COPY, HOST, LOADING, Call, Piece
+from clustersim.scenarios.explain.trace_file import Event, TraceFile, read
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.reading.errors import TraceError
+from clustersim.simulator.reading.plain_text import printable
+from clustersim.simulator.schedule.mesh import family
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from scenarios.explain.breakdown import busy, parts_in_order, stretches
-from scenarios.explain.changes import Suggestions, suggestions
-from scenarios.explain.communications import Size, like, sizes
-from scenarios.explain.gap import Gap, compared
-from scenarios.explain.kernels import Kernels, by_class, longest, title
-from scenarios.explain.lateness import Noise
-from scenarios.explain.pieces_of_work import HOST, PHASES
-from scenarios.explain.run import Run
-from scenarios.scenario import Scenario
-from simulator.hardware.accelerator import Accelerator
-from simulator.reading.plain_text import indented, table
-from simulator.reading.units import show
+from clustersim.scenarios.explain.breakdown import busy, parts_in_order, stretches
+from clustersim.scenarios.explain.changes import Suggestions, suggestions
+from clustersim.scenarios.explain.communications import Size, like, sizes
+from clustersim.scenarios.explain.gap import Gap, compared
+from clustersim.scenarios.explain.kernels import Kernels, by_class, longest, title
+from clustersim.scenarios.explain.lateness import Noise
+from clustersim.scenarios.explain.pieces_of_work import HOST, PHASES
+from clustersim.scenarios.explain.run import Run
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.reading.plain_text import indented, table
+from clustersim.simulator.reading.units import show
 
 MOST_ROWS = 8
 """Kernels and communications that are listed."""

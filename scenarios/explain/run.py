@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median, stdev
 
-from scenarios.explain.breakdown import breakdown, mean
-from scenarios.explain.communications import with_waits
-from scenarios.explain.lateness import Late, latest
-from scenarios.explain.rank_trace import RankTrace, rank_trace
-from simulator.reading.errors import TraceError
+from clustersim.scenarios.explain.breakdown import breakdown, mean
+from clustersim.scenarios.explain.communications import with_waits
+from clustersim.scenarios.explain.lateness import Late, latest
+from clustersim.scenarios.explain.rank_trace import RankTrace, rank_trace
+from clustersim.simulator.reading.errors import TraceError
 
 UNUSUAL, ENOUGH = 1.25, 4
 """A step that is so many times as long as the median is unusual; it is left out if so many others remain, or more."""

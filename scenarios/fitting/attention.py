@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from scenarios.fitting.products import IN_STEPS
-from simulator.hardware.matrix_products import Numbers
-from simulator.reading.errors import CalibrationError, SimulatorError
-from simulator.reading.files import UnreadableFile, read_rows
-from simulator.reading.yaml_and_json import read
-from topologies.catalogue import GPUS, device
-from workloads.operators.attentions.core_attention import TILE
+from clustersim.scenarios.fitting.products import IN_STEPS
+from clustersim.simulator.hardware.matrix_products import Numbers
+from clustersim.simulator.reading.errors import CalibrationError, SimulatorError
+from clustersim.simulator.reading.files import UnreadableFile, read_rows
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.topologies.catalogue import GPUS, device
+from clustersim.workloads.operators.attentions.core_attention import TILE
 
 COLUMNS = ("batch", "length", "heads", "key_value_heads", "head_size", "us")
 """The numbers of a row, beside its *gpu*."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scenarios.fitting.robust_fit import Fit, Parameter, Row
-from simulator.reading.plain_text import table
-from simulator.reading.units import show
-from simulator.replay.calibration.robust_regression import Array
+from clustersim.scenarios.fitting.robust_fit import Fit, Parameter, Row
+from clustersim.simulator.reading.plain_text import table
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.replay.calibration.robust_regression import Array
 
 FOLDS = 5
 

@@ -17,23 +17,23 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from scenarios.fitting import published_runs
-from scenarios.fitting.fit_report import FOLDS, HeldOut, cross_validated, fit_report
-from scenarios.fitting.published_runs import landed
-from scenarios.fitting.robust_fit import Fit, Parameter, Row, Values, least_squares
-from scenarios.results.uncertainty import Extent, calibrated_range, joined
-from simulator.hardware.kernel import Kernel
-from simulator.schedule.ops import Compute
-from topologies.catalogue import GPUS, device
-from workloads.architectures.specification import model
-from workloads.operators.convolution import Convolution
-from workloads.operators.elementwise import Elementwise
-from workloads.operators.model import OperatorLayer
+from clustersim.scenarios.fitting import published_runs
+from clustersim.scenarios.fitting.fit_report import FOLDS, HeldOut, cross_validated, fit_report
+from clustersim.scenarios.fitting.published_runs import landed
+from clustersim.scenarios.fitting.robust_fit import Fit, Parameter, Row, Values, least_squares
+from clustersim.scenarios.results.uncertainty import Extent, calibrated_range, joined
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.schedule.ops import Compute
+from clustersim.topologies.catalogue import GPUS, device
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.operators.convolution import Convolution
+from clustersim.workloads.operators.elementwise import Elementwise
+from clustersim.workloads.operators.model import OperatorLayer
 
-A100 = ("topologies.gpus.a100_40gb", "topologies.gpus.a100_80gb")
+A100 = ("clustersim.topologies.gpus.a100_40gb", "clustersim.topologies.gpus.a100_80gb")
 """One type of GPU with two sizes of memory: all fitted parameters are common to both."""
 
-V100 = ("topologies.gpus.v100_16gb", "topologies.gpus.v100_32gb")
+V100 = ("clustersim.topologies.gpus.v100_16gb", "clustersim.topologies.gpus.v100_32gb")
 
 
 def of_gpu(name: str, files: tuple[str, ...], *, matmul: float = 0.75) -> tuple[Parameter, ...]:
@@ -79,7 +79,7 @@ def _stack(
     name: str, key: str, start: float, low: float, high: float, meaning: str, spread: float | None = None
 ) -> Parameter:
     alike = {"exchange": MESSAGES, "launch": LAUNCHES}.get(key, ALIKE.get(name, ()))
-    lands = tuple(f"workloads.software.{one}:{key}" for one in (name, *alike))
+    lands = tuple(f"clustersim.workloads.software.{one}:{key}" for one in (name, *alike))
     return Parameter(f"{name}.{key}", start, low, high, "s", meaning, lands, spread=spread)
 
 

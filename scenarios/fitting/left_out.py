@@ -17,24 +17,24 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from scenarios.fitting import gpus, nccl, nccl_tests
-from scenarios.fitting import gpus as profiles
-from scenarios.fitting.gpus import A100_PARAMETERS, V100_PARAMETERS
-from scenarios.fitting.provenance import source_of, source_of_table
-from scenarios.fitting.robust_fit import Parameter, Row, least_squares
-from scenarios.results.uncertainty import FITS
-from scenarios.run.execution import execute
-from scenarios.run.processes import Failure
-from scenarios.scenario import Scenario
-from scenarios.specification.loading import SHIPPED
-from simulator.hardware.accelerator import Accelerator
-from simulator.network.library.nccl import FITTED
-from simulator.network.library.nccl import nccl as nccl_transport
-from simulator.reading.errors import CalibrationError
-from simulator.reading.files import write_text
-from simulator.reading.yaml_and_json import read, yaml_text
-from topologies.catalogue import GPUS
-from workloads.software_stack import holds
+from clustersim.scenarios.fitting import gpus, nccl, nccl_tests
+from clustersim.scenarios.fitting import gpus as profiles
+from clustersim.scenarios.fitting.gpus import A100_PARAMETERS, V100_PARAMETERS
+from clustersim.scenarios.fitting.provenance import source_of, source_of_table
+from clustersim.scenarios.fitting.robust_fit import Parameter, Row, least_squares
+from clustersim.scenarios.results.uncertainty import FITS
+from clustersim.scenarios.run.execution import execute
+from clustersim.scenarios.run.processes import Failure
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.specification.loading import SHIPPED
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.network.library.nccl import FITTED
+from clustersim.simulator.network.library.nccl import nccl as nccl_transport
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.reading.files import write_text
+from clustersim.simulator.reading.yaml_and_json import read, yaml_text
+from clustersim.topologies.catalogue import GPUS
+from clustersim.workloads.software_stack import holds
 
 FOLDER = Path(__file__).with_name("left_out")
 
@@ -71,7 +71,7 @@ class Refit:
         def change(gpu: Accelerator) -> Accelerator:
             return replace(gpu, **self._of(f"{GPUS}.{gpu.name}", gpu, {}))
 
-        stack = self._of(f"workloads.software.{run.stack}", run.software, SOFTWARE)
+        stack = self._of(f"clustersim.workloads.software.{run.stack}", run.software, SOFTWARE)
         cluster = run.cluster()
         types = dict.fromkeys(cluster.accelerator(gpu) for gpu in cluster.gpus)
         other = run.with_software(replace(run.software, **stack))

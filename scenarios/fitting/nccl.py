@@ -10,12 +10,12 @@ from typing import Any
 
 from scipy.linalg import block_diag
 
-from scenarios.fitting.fit_report import FOLDS, HeldOut, cross_validated, fit_report
-from scenarios.fitting.nccl_generations import LANDS
-from scenarios.fitting.nccl_tests import laid, rows, stages
-from scenarios.fitting.robust_fit import Fit, Row, Values, least_squares
-from simulator.network.library.nccl import tuning_model
-from simulator.network.library.transport_parameters import difference
+from clustersim.scenarios.fitting.fit_report import FOLDS, HeldOut, cross_validated, fit_report
+from clustersim.scenarios.fitting.nccl_generations import LANDS
+from clustersim.scenarios.fitting.nccl_tests import laid, rows, stages
+from clustersim.scenarios.fitting.robust_fit import Fit, Row, Values, least_squares
+from clustersim.simulator.network.library.nccl import tuning_model
+from clustersim.simulator.network.library.transport_parameters import difference
 
 
 def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:

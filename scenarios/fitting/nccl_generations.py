@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scenarios.fitting.robust_fit import Parameter, Values
-from simulator.network.transport import Transport
+from clustersim.scenarios.fitting.robust_fit import Parameter, Values
+from clustersim.simulator.network.transport import Transport
 
-LANDS = "simulator.network.library.nccl_fitted:transport."
+LANDS = "clustersim.simulator.network.library.nccl_fitted:transport."
 
 GENERATIONS = {"nvlink4": "hopper", "nvlink5": "blackwell"}
 """By kind of NVLink the generation of its GPUs: those that only NCCL's newest tables know. What collectives take on an

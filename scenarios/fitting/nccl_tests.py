@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
-import topologies
-from scenarios.fitting import nccl_generations
-from scenarios.fitting.nccl_generations import LANDS
-from scenarios.fitting.robust_fit import Parameter, Row, Values
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.nccl import nccl
-from simulator.network.library.transport_parameters import PLACES
-from simulator.network.library.tuner import steps
-from simulator.network.placing.candidates import candidate
-from simulator.network.transport import NET, NVLINK, Transport
-from simulator.reading.errors import CalibrationError
+from clustersim import topologies
+from clustersim.scenarios.fitting import nccl_generations
+from clustersim.scenarios.fitting.nccl_generations import LANDS
+from clustersim.scenarios.fitting.robust_fit import Parameter, Row, Values
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.network.library.transport_parameters import PLACES
+from clustersim.simulator.network.library.tuner import steps
+from clustersim.simulator.network.placing.candidates import candidate
+from clustersim.simulator.network.transport import NET, NVLINK, Transport
+from clustersim.simulator.reading.errors import CalibrationError
 
 NVLS = "nvls", "Simple"
 

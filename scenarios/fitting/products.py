@@ -1,7 +1,7 @@
 """The fit to measured matrix products: one model of a product's time for all GPUs, with few parameters by generation.
 
-A row is one product, alone on one GPU, repeated a few times in a CUDA graph. Its time is that of `simulator.hardware.matrix_products`
-with what belongs to the measurement, not to the product:
+A row is one product, alone on one GPU, repeated a few times in a CUDA graph. Its time is that of
+`simulator.hardware.matrix_products` with what belongs to the measurement, not to the product:
 
 - a kernel that runs longer than a *window* is measured at the clock to which the power limit lowers it (*sustained*);
 - a product of 8 bits is measured with the kernels that find the scale of its left operand and cast it;
@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.matrix_products import Numbers, Tiling, arithmetic_seconds, tiles_down
-from simulator.reading.errors import CalibrationError, SimulatorError
-from simulator.reading.files import UnreadableFile, read_rows
-from simulator.reading.yaml_and_json import read
-from topologies.catalogue import GPUS, device, products_at_power
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.matrix_products import Numbers, Tiling, arithmetic_seconds, tiles_down
+from clustersim.simulator.reading.errors import CalibrationError, SimulatorError
+from clustersim.simulator.reading.files import UnreadableFile, read_rows
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.topologies.catalogue import GPUS, device, products_at_power
 
 COLUMNS = {"gpu", "dtype", "m", "n", "k", "us"}
 """The columns of a table of products."""

@@ -15,12 +15,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from scenarios.specification.loading import SHIPPED, shipped
-from simulator.reading.lookup import UnknownName, data_file, module
-from simulator.reading.plain_text import table
-from simulator.reading.yaml_and_json import read
-from workloads.software_stack import PACKAGE as STACKS
-from workloads.software_stack import described
+from clustersim.scenarios.specification.loading import SHIPPED, shipped
+from clustersim.simulator.reading.lookup import UnknownName, data_file, module
+from clustersim.simulator.reading.plain_text import table
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.workloads.software_stack import PACKAGE as STACKS
+from clustersim.workloads.software_stack import described
 
 CONSTANTS_FILE = Path(__file__).with_name("constants.yaml")
 
@@ -29,7 +29,7 @@ ROOT = SHIPPED.parent
 
 COLUMNS = ("constant", "value", "+-", "how", "informed by")
 
-NCCL = "simulator.network.library.nccl_fitted"
+NCCL = "clustersim.simulator.network.library.nccl_fitted"
 """The package and file to which NCCL's fit goes: its own calibration file."""
 
 
@@ -93,8 +93,10 @@ def value_at(place: str) -> Any:
 
     Raises `KeyError` if there is none.
 
-    >>> value_at("topologies.gpus.a100_80gb:k_half"), value_at("simulator.hardware.accelerator:UNALIGNED")
-    (176.0, 0.5)
+    >>> value_at("clustersim.topologies.gpus.a100_80gb:k_half")
+    176.0
+    >>> value_at("clustersim.simulator.hardware.accelerator:UNALIGNED")
+    0.5
     """
     where, _, key = place.partition(":")
     package, _, name = where.rpartition(".")

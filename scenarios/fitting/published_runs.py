@@ -2,8 +2,8 @@
 file of measurements says which scenario reads it or repeats its figures. A rerun changes entries of the catalogue
 in memory, not the files.
 
-A parameter names the entries that have its value, such as ``topologies.gpus.a100_80gb:k_half``. A rerun changes the
-entries in memory, not the files.
+A parameter names the entries that have its value, such as ``clustersim.topologies.gpus.a100_80gb:k_half``. A rerun
+changes the entries in memory, not the files.
 
 The name of a file of measurements says which scenario reads it or repeats its figures; each expectation of that
 scenario is a row.
@@ -16,34 +16,35 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from scenarios.build.network import at_slowest_clock, library_of
-from scenarios.build.schedule import training_schedule
-from scenarios.fitting.robust_fit import Parameter, Row, Values
-from scenarios.results.expectations import is_duration
-from scenarios.results.operator_profile import layer_seconds
-from scenarios.results.uncertainty import Extent, calibrated_range, distinct, joined
-from scenarios.run.running import variation
-from scenarios.scenario import Scenario
-from simulator.analysis import metrics
-from simulator.analysis.timeline import Timeline
-from simulator.engine.simulate import simulate
-from simulator.hardware.accelerator import Accelerator, Software
-from simulator.hardware.cluster import Cluster
-from simulator.reading.errors import CalibrationError
-from simulator.schedule.ops import Compute, Recv
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.catalogue import GPUS, device
-from workloads.host_time import tensors_by_stage
-from workloads.software_stack import holds, specification
+from clustersim.scenarios.build.network import at_slowest_clock, library_of
+from clustersim.scenarios.build.schedule import training_schedule
+from clustersim.scenarios.fitting.robust_fit import Parameter, Row, Values
+from clustersim.scenarios.results.expectations import is_duration
+from clustersim.scenarios.results.operator_profile import layer_seconds
+from clustersim.scenarios.results.uncertainty import Extent, calibrated_range, distinct, joined
+from clustersim.scenarios.run.running import variation
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.analysis import metrics
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.accelerator import Accelerator, Software
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.schedule.ops import Compute, Recv
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.catalogue import GPUS, device
+from clustersim.workloads.host_time import tensors_by_stage
+from clustersim.workloads.software_stack import holds, specification
 
-SOFTWARE = "workloads.software"
+SOFTWARE = "clustersim.workloads.software"
 
 
 def landed(parameters: Sequence[Parameter], values: Values, place: str) -> dict[str, float]:
     """Return the values that go to *place*, ``package.file``, by key.
 
-    >>> landed([Parameter("x", 1, 0, 2, "", "", ("topologies.gpus.a100_80gb:k_half",))], {"x": 3}, GPUS + ".a100_80gb")
+    >>> a100 = "clustersim.topologies.gpus.a100_80gb"
+    >>> landed([Parameter("x", 1, 0, 2, "", "", (f"{a100}:k_half",))], {"x": 3}, a100)
     {'k_half': 3}
     """
     spots = [(spot, values[p.name]) for p in parameters if p.name in values for spot in p.lands]
@@ -259,8 +260,8 @@ def _runs(scenario: Scenario, publication: Publication) -> dict[str, Scenario]:
 
 def _reading(name: str, file: Path) -> Scenario:
     """Return the scenario *name*; *file* replaces its table if the table is a file of the same stem."""
-    from scenarios.specification.loading import located
-    from simulator.reading.yaml_and_json import read
+    from clustersim.scenarios.specification.loading import located
+    from clustersim.simulator.reading.yaml_and_json import read
 
     table = read(located(name)).data.get("table")
     outside = table is not None and Path(str(table["file"])).stem == file.stem

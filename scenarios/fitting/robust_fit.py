@@ -16,8 +16,8 @@ from math import exp, isfinite, log
 
 import numpy as np
 
-from simulator.reading.errors import CalibrationError
-from simulator.replay.calibration.robust_regression import NORMAL_MAD, Array, RobustProblem
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.replay.calibration.robust_regression import NORMAL_MAD, Array, RobustProblem
 
 Values = Mapping[str, float]
 """The value of each parameter by its name."""

@@ -12,13 +12,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from scenarios.report.parts import Cell, Part, Section, Table, Text
-from scenarios.results.run_folder import RESULT
-from scenarios.search.answer import ANSWER
-from simulator.reading.errors import ScenarioError
-from simulator.reading.files import UnreadableFile, read_text
-from simulator.reading.validation import Fault
-from simulator.reading.yaml_and_json import parse_json, shown_at
+from clustersim.scenarios.report.parts import Cell, Part, Section, Table, Text
+from clustersim.scenarios.results.run_folder import RESULT
+from clustersim.scenarios.search.answer import ANSWER
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import UnreadableFile, read_text
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.reading.yaml_and_json import parse_json, shown_at
 
 SWEEPS = (".csv", ".csv.gz")
 LARGEST = 64 * 2**20

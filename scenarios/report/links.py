@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.report.memory import TIME
-from scenarios.report.parts import Cell, Chart, Part, Section, Table, Text
-from simulator.analysis import network_traffic
-from simulator.analysis.timeline import Timeline
-from simulator.charts.network import FILLS, SWITCH, edge_colour, percent, vertex_places
-from simulator.charts.topology_layout import Edge, TopologyPicture, Vertex, topology
-from simulator.hardware.cluster import Cluster
-from simulator.reading.errors import SimulatorError
-from simulator.reading.units import show
+from clustersim.scenarios.report.memory import TIME
+from clustersim.scenarios.report.parts import Cell, Chart, Part, Section, Table, Text
+from clustersim.simulator.analysis import network_traffic
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts.network import FILLS, SWITCH, edge_colour, percent, vertex_places
+from clustersim.simulator.charts.topology_layout import Edge, TopologyPicture, Vertex, topology
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.units import show
 
 MOST_NAMED = 12
 """Vertices of a tier up to which each has its name beside it; more have it on hover."""

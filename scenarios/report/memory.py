@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.report.parts import Chart, Part, Section, Text
-from scenarios.results.step_numbers import StepNumbers
-from simulator.analysis import memory
-from simulator.analysis.timeline import Floats
-from simulator.charts.palette import SERIES_FILLS, categories_in_order, category_fill
-from simulator.charts.pipeline import pipeline_ranks
-from simulator.charts.rows import evenly
+from clustersim.scenarios.report.parts import Chart, Part, Section, Text
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.simulator.analysis import memory
+from clustersim.simulator.analysis.timeline import Floats
+from clustersim.simulator.charts.palette import SERIES_FILLS, categories_in_order, category_fill
+from clustersim.simulator.charts.pipeline import pipeline_ranks
+from clustersim.simulator.charts.rows import evenly
 
 BINS = 1000
 """Bins of time, about one for each pixel; each shows its fullest moment."""

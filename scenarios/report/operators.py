@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from scenarios.report.parts import Cell, Section, Table, Text
-from scenarios.results.operator_profile import PHASES, Row, bounds, profile
-from scenarios.results.result import Result
-from simulator.analysis.timeline import Timeline
-from simulator.charts.palette import paint_of
-from simulator.reading.units import show
-from simulator.schedule.ops import Op
+from clustersim.scenarios.report.parts import Cell, Section, Table, Text
+from clustersim.scenarios.results.operator_profile import PHASES, Row, bounds, profile
+from clustersim.scenarios.results.result import Result
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts.palette import paint_of
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.schedule.ops import Op
 
 MOST_ROWS = 200
 """Rows at most, those of most time."""

@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from scenarios.report.found import Given, plan_section, sweep_section
-from scenarios.report.links import links_section
-from scenarios.report.memory import memory_section
-from scenarios.report.operators import operators_section
-from scenarios.report.parts import Chart, Code, Gantt, Lane, Section
-from scenarios.report.summary import accuracy_section, breakdown_section, comparison_section, summary_section
-from scenarios.report.timeline import pipeline_section, timeline_section
-from scenarios.results.result import Result
-from scenarios.results.step_numbers import StepNumbers
-from simulator.analysis.timeline import Integers
-from simulator.reading.errors import SimulatorError
-from simulator.reading.files import write_text
-from simulator.reading.lookup import version
-from simulator.reading.yaml_and_json import yaml_text
+from clustersim.scenarios.report.found import Given, plan_section, sweep_section
+from clustersim.scenarios.report.links import links_section
+from clustersim.scenarios.report.memory import memory_section
+from clustersim.scenarios.report.operators import operators_section
+from clustersim.scenarios.report.parts import Chart, Code, Gantt, Lane, Section
+from clustersim.scenarios.report.summary import accuracy_section, breakdown_section, comparison_section, summary_section
+from clustersim.scenarios.report.timeline import pipeline_section, timeline_section
+from clustersim.scenarios.results.result import Result
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.simulator.analysis.timeline import Integers
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.files import write_text
+from clustersim.simulator.reading.lookup import version
+from clustersim.simulator.reading.yaml_and_json import yaml_text
 
 
 def encoded(part: Chart | Gantt) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from simulator.analysis.timeline import Floats, Integers
+from clustersim.simulator.analysis.timeline import Floats, Integers
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scenarios.build.description import notes
-from scenarios.report.parts import Cell, Chart, Code, Part, Section, Table, Text
-from scenarios.results.expectations import held
-from scenarios.results.result import Result
-from scenarios.results.result_kinds import CollectiveResult, differences, numbers
-from scenarios.results.step_numbers import StepNumbers
-from scenarios.results.titles import batch, engine_line, heading
-from simulator.charts.palette import part_paint, parts_in_order
-from simulator.reading.units import show
+from clustersim.scenarios.build.description import notes
+from clustersim.scenarios.report.parts import Cell, Chart, Code, Part, Section, Table, Text
+from clustersim.scenarios.results.expectations import held
+from clustersim.scenarios.results.result import Result
+from clustersim.scenarios.results.result_kinds import CollectiveResult, differences, numbers
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.scenarios.results.titles import batch, engine_line, heading
+from clustersim.simulator.charts.palette import part_paint, parts_in_order
+from clustersim.simulator.reading.units import show
 
 
 def summary_section(name: str, result: Result) -> Section:

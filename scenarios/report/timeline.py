@@ -8,17 +8,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scenarios.report.parts import Cell, Gantt, Lane, Part, Section, Table, Text
-from scenarios.results import efficiency
-from scenarios.results.step_numbers import StepNumbers
-from simulator.analysis import metrics, pipeline_bubble
-from simulator.analysis.memory import stage_of
-from simulator.analysis.timeline import Columns, Integers, Timeline
-from simulator.charts.palette import PHASE_PAINTS, WAIT, Paint
-from simulator.charts.pipeline import pipeline_ranks, stretches
-from simulator.charts.rank_groups import groups
-from simulator.charts.rows import MOST_CLASSES, Looks, Shown, evenly, looks_of, shown
-from simulator.reading.units import show
+from clustersim.scenarios.report.parts import Cell, Gantt, Lane, Part, Section, Table, Text
+from clustersim.scenarios.results import efficiency
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.simulator.analysis import metrics, pipeline_bubble
+from clustersim.simulator.analysis.memory import stage_of
+from clustersim.simulator.analysis.timeline import Columns, Integers, Timeline
+from clustersim.simulator.charts.palette import PHASE_PAINTS, WAIT, Paint
+from clustersim.simulator.charts.pipeline import pipeline_ranks, stretches
+from clustersim.simulator.charts.rank_groups import groups
+from clustersim.simulator.charts.rows import MOST_CLASSES, Looks, Shown, evenly, looks_of, shown
+from clustersim.simulator.reading.units import show
 
 ALIKE = 8
 """Ops of one paint are joined up to so many times the length of ops of several."""

@@ -10,19 +10,19 @@ from dataclasses import replace
 from math import isfinite
 from typing import Any, NamedTuple
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.description import cluster_title
-from scenarios.build.memory_need import memory_need
-from simulator.analysis.memory_upper_bound import held_at_most
-from simulator.charts.canvas import style
-from simulator.charts.figures import Figure
-from simulator.charts.sweep import Cell, HeatMap, heat_map_chart
-from simulator.reading.errors import ScenarioError
-from simulator.reading.units import show
-from simulator.reading.validation import near
-from simulator.reading.yaml_and_json import read_value
-from simulator.schedule.ops import Op
-from simulator.schedule.schedule import Schedule
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.description import cluster_title
+from clustersim.scenarios.build.memory_need import memory_need
+from clustersim.simulator.analysis.memory_upper_bound import held_at_most
+from clustersim.simulator.charts.canvas import style
+from clustersim.simulator.charts.figures import Figure
+from clustersim.simulator.charts.sweep import Cell, HeatMap, heat_map_chart
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.reading.validation import near
+from clustersim.simulator.reading.yaml_and_json import read_value
+from clustersim.simulator.schedule.ops import Op
+from clustersim.simulator.schedule.schedule import Schedule
 
 NAMES = {"batch": "samples of a micro-batch", "sequence": "tokens of a sequence"}
 """The axes, and what they count."""

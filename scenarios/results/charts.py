@@ -7,30 +7,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.explanation import check_trains
-from scenarios.build.memory_need import reserved_memory
-from scenarios.results.activation_map import activations_chart, axes_of
-from scenarios.results.operator_profile import Profile, Row, bounds, profile
-from scenarios.results.result import Result
-from scenarios.results.run_folder import CHARTS, OF_COLLECTIVES, OF_TRAINING, WITHOUT_RUN
-from scenarios.results.step_numbers import StepNumbers
-from scenarios.results.titles import chart_title, place_title
-from scenarios.results.variant_points import sweep
-from simulator.charts import figures as plot
-from simulator.charts.bars import Bar, breakdown_bars, operators_chart
-from simulator.charts.canvas import Window, style
-from simulator.charts.collective_steps import steps_chart
-from simulator.charts.gantt import MOST_PANELS, PANELS, variants_chart
-from simulator.charts.memory import Held, states_chart
-from simulator.charts.sweep import sweep_chart
-from simulator.charts.variation import repeats_chart
-from simulator.network.library import tuner
-from simulator.network.step import Group, Step
-from simulator.reading.errors import ScenarioError
-from simulator.reading.files import file_stems
-from simulator.reading.units import show
-from simulator.reading.validation import listed, near
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.explanation import check_trains
+from clustersim.scenarios.build.memory_need import reserved_memory
+from clustersim.scenarios.results.activation_map import activations_chart, axes_of
+from clustersim.scenarios.results.operator_profile import Profile, Row, bounds, profile
+from clustersim.scenarios.results.result import Result
+from clustersim.scenarios.results.run_folder import CHARTS, OF_COLLECTIVES, OF_TRAINING, WITHOUT_RUN
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.scenarios.results.titles import chart_title, place_title
+from clustersim.scenarios.results.variant_points import sweep
+from clustersim.simulator.charts import figures as plot
+from clustersim.simulator.charts.bars import Bar, breakdown_bars, operators_chart
+from clustersim.simulator.charts.canvas import Window, style
+from clustersim.simulator.charts.collective_steps import steps_chart
+from clustersim.simulator.charts.gantt import MOST_PANELS, PANELS, variants_chart
+from clustersim.simulator.charts.memory import Held, states_chart
+from clustersim.simulator.charts.sweep import sweep_chart
+from clustersim.simulator.charts.variation import repeats_chart
+from clustersim.simulator.network.library import tuner
+from clustersim.simulator.network.step import Group, Step
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import file_stems
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.reading.validation import listed, near
 
 
 def panels(profile: Profile) -> dict[str, list[Bar]]:

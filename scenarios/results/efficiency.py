@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scenarios.build.built import BuiltScenario
-from simulator.analysis.metrics import hardware_flops, model_flops
-from simulator.hardware.accelerator import Accelerator
-from simulator.schedule.schedule import Schedule
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.simulator.analysis.metrics import hardware_flops, model_flops
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)

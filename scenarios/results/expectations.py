@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from simulator.reading.validation import near
+from clustersim.simulator.reading.validation import near
 
 if TYPE_CHECKING:
-    from scenarios.build.built import BuiltScenario
+    from clustersim.scenarios.build.built import BuiltScenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.schedule import model_share
-from simulator.hardware.accelerator import Accelerator, Software
-from simulator.reading import plain_text
-from simulator.reading.plain_text import figure, indented
-from simulator.reading.units import show
-from workloads.operators.experts.mixture import Mixture
-from workloads.operators.model import Model, OperatorLayer
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.schedule import model_share
+from clustersim.simulator.hardware.accelerator import Accelerator, Software
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.plain_text import figure, indented
+from clustersim.simulator.reading.units import show
+from clustersim.workloads.operators.experts.mixture import Mixture
+from clustersim.workloads.operators.model import Model, OperatorLayer
 
 SHOWN = 4
 """Experts with most tokens that a report shows."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from simulator.analysis.intervals import partition
-from simulator.analysis.timeline import Timeline
-from simulator.reading.units import show
-from simulator.schedule.ops import Compute, Op
-from workloads.data_parallel.compressed_reduction import Coding
+from clustersim.simulator.analysis.intervals import partition
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.workloads.data_parallel.compressed_reduction import Coding
 
 MODEL, ENCODING, DECODING, OTHER = range(4)
 """Kinds of op, the one that counts first if several run at a time."""

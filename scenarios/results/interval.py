@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
-from simulator.reading.yaml_and_json import read
+from clustersim.simulator.reading.yaml_and_json import read
 
 FILE = Path(__file__).with_name("intervals.yaml")
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.schedule import model_share
-from simulator.analysis.operator_times import BOUNDS, OperatorTime, operator_times
-from simulator.analysis.timeline import Timeline
-from simulator.reading import plain_text
-from simulator.reading.units import show
-from simulator.schedule.ops import Compute, Op
-from workloads.operators.model import Layer, Model, OperatorLayer
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.schedule import model_share
+from clustersim.simulator.analysis.operator_times import BOUNDS, OperatorTime, operator_times
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.workloads.operators.model import Layer, Model, OperatorLayer
 
 OUTSIDE = "outside the layers"
 """The kind of ops without a layer: the optimizer, and what belongs to communication."""

@@ -9,12 +9,12 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.build.built import BuiltScenario
-from simulator.analysis.timeline import Timeline
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.reading.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from simulator.charts.figures import Figure
+    from clustersim.simulator.charts.figures import Figure
 
 LONGEST_LINE = 200
 """Characters of a result as one line; a shell and a notebook print it where a result is an expression."""
@@ -63,7 +63,7 @@ class Result(ABC):
         states, breakdown and sweep show all in one figure; for other charts take ``result.runs[name].plot(chart)``.
         Raises `SimulatorError`, e.g. for an unknown chart.
 
-        >>> from scenarios import Scenario
+        >>> from clustersim.scenarios import Scenario
         >>> figure = Scenario.load("hello").run().plot("timeline", ranks=[0, 1], title="Two of four ranks")
         >>> figure.texts[0].get_text()
         'Two of four ranks'

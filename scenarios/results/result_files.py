@@ -10,15 +10,15 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-from scenarios.results.result import Result
-from scenarios.results.titles import chart_title, place_title
-from scenarios.specification.loading import named_files
-from simulator.reading.document import Document, Position, replaced
-from simulator.reading.files import UnreadableFile, file_stems, read_text, write_text
-from simulator.reading.lookup import version
-from simulator.reading.validation import Fault
-from simulator.reading.yaml_and_json import parse_json, yaml_text
-from simulator.traces import span_table
+from clustersim.scenarios.results.result import Result
+from clustersim.scenarios.results.titles import chart_title, place_title
+from clustersim.scenarios.specification.loading import named_files
+from clustersim.simulator.reading.document import Document, Position, replaced
+from clustersim.simulator.reading.files import UnreadableFile, file_stems, read_text, write_text
+from clustersim.simulator.reading.lookup import version
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.reading.yaml_and_json import parse_json, yaml_text
+from clustersim.simulator.traces import span_table
 
 LARGEST = 64 * 2**20
 """Bytes of a result at most."""
@@ -104,7 +104,7 @@ def count(result: Result) -> int:
 
 
 def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Iterator[Path]:
-    from simulator.charts.figures import draw, draw_breakdowns, draw_repeats
+    from clustersim.simulator.charts.figures import draw, draw_breakdowns, draw_repeats
 
     path = folder / "result.json"
     write_text(path, json.dumps(recorded(result), indent=2) + "\n")

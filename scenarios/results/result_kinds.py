@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scenarios.build.description import notes
-from scenarios.cost.cost import SECONDS_PER_DAY
-from scenarios.results import efficiency
-from scenarios.results.result import Result
-from scenarios.results.step_numbers import StepNumbers
-from scenarios.results.titles import heading, title
-from simulator.analysis import metrics
-from simulator.analysis.network_traffic import cable_load
-from simulator.analysis.timeline import Timeline
-from simulator.charts import text_report
-from simulator.reading import plain_text
-from simulator.reading.errors import ScenarioError, SimulatorError
-from simulator.reading.plain_text import figure, indented
-from simulator.reading.units import show, show_long
+from clustersim.scenarios.build.description import notes
+from clustersim.scenarios.cost.cost import SECONDS_PER_DAY
+from clustersim.scenarios.results import efficiency
+from clustersim.scenarios.results.result import Result
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.scenarios.results.titles import heading, title
+from clustersim.simulator.analysis import metrics
+from clustersim.simulator.analysis.network_traffic import cable_load
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts import text_report
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
+from clustersim.simulator.reading.plain_text import figure, indented
+from clustersim.simulator.reading.units import show, show_long
 
 if TYPE_CHECKING:
-    from simulator.charts.figures import Figure
+    from clustersim.simulator.charts.figures import Figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,7 +45,7 @@ class PlottedResult(Result):
         from base64 import b64encode
         from html import escape
 
-        from simulator.charts.canvas import png
+        from clustersim.simulator.charts.canvas import png
 
         try:
             data = b64encode(png(self.plot())).decode()
@@ -64,10 +64,10 @@ class PlottedResult(Result):
     ) -> Figure:
         """Return *chart* as a figure; see `Result.plot`."""
         # matplotlib is loaded only to draw
-        from scenarios.results import charts
-        from simulator.charts import figures
-        from simulator.charts.canvas import SUFFIXES
-        from simulator.reading.files import suffix_of
+        from clustersim.scenarios.results import charts
+        from clustersim.simulator.charts import figures
+        from clustersim.simulator.charts.canvas import SUFFIXES
+        from clustersim.simulator.reading.files import suffix_of
 
         if path is not None:
             suffix_of(Path(path), SUFFIXES)
@@ -90,7 +90,7 @@ class StepResult(StepNumbers, PlottedResult):
 
     def report(self) -> str:
         """Return the text that `run` prints."""
-        from scenarios.results.step_report import step_report
+        from clustersim.scenarios.results.step_report import step_report
 
         return step_report(self)
 

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.errors import SimulatorError
 
 RESULT = "result.json"
 """The file that marks the folder of a run; it is moved last."""

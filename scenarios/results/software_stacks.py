@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.explanation import check_trains
-from scenarios.results.step_numbers import StepNumbers
-from simulator.reading import plain_text
-from simulator.reading.errors import SimulatorError
-from simulator.reading.units import show
-from workloads.default_software_stack import AUTO, OTHERS
-from workloads.software_stack import specification
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.explanation import check_trains
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.units import show
+from clustersim.workloads.default_software_stack import AUTO, OTHERS
+from clustersim.workloads.software_stack import specification
 
 DIFFERS = 0.10
 """Share of the step time from which on another stack is said to differ."""

@@ -9,24 +9,24 @@ from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from scenarios.build.memory_need import MemoryNeed, memory_need
-from scenarios.results.efficiency import Utilisation, utilisation
-from scenarios.results.result import Result
-from scenarios.results.uncertainty import Uncertainty
-from simulator.analysis import memory, metrics, network_traffic
-from simulator.analysis.critical_path import COMPUTATION, CriticalPath, critical_path
-from simulator.analysis.timeline import Timeline
-from simulator.hardware.accelerator import Accelerator
-from simulator.reading.units import show
-from workloads.batch_size import data_factor
-from workloads.composition import PARALLELISMS, RANK_ORDER
-from workloads.parallelism._parallelism import is_transformer
+from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
+from clustersim.scenarios.results.efficiency import Utilisation, utilisation
+from clustersim.scenarios.results.result import Result
+from clustersim.scenarios.results.uncertainty import Uncertainty
+from clustersim.simulator.analysis import memory, metrics, network_traffic
+from clustersim.simulator.analysis.critical_path import COMPUTATION, CriticalPath, critical_path
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.reading.units import show
+from clustersim.workloads.batch_size import data_factor
+from clustersim.workloads.composition import PARALLELISMS, RANK_ORDER
+from clustersim.workloads.parallelism._parallelism import is_transformer
 
 if TYPE_CHECKING:
-    from scenarios.build.input_pipeline import Loading
-    from scenarios.cost.cost import PowerByState
-    from scenarios.results.expert_load import ExpertLoad
-    from scenarios.results.gradient_compression import Compression
+    from clustersim.scenarios.build.input_pipeline import Loading
+    from clustersim.scenarios.cost.cost import PowerByState
+    from clustersim.scenarios.results.expert_load import ExpertLoad
+    from clustersim.scenarios.results.gradient_compression import Compression
 
 AXES = tuple(cls.axis for cls in PARALLELISMS if cls.axis in RANK_ORDER)
 """Axes that every result names, also without such an axis in the mesh, so that scripts find the keys."""
@@ -76,7 +76,7 @@ class StepNumbers(Result):
         """Percentiles of the step times by name, s; empty without repeats."""
         if len(self.step_times) < 2:
             return {}
-        from simulator.analysis.metrics import percentiles
+        from clustersim.simulator.analysis.metrics import percentiles
 
         return percentiles(self.step_times)
 
@@ -86,7 +86,7 @@ class StepNumbers(Result):
 
         Raises `SimulatorError` for a replay.
         """
-        from scenarios.results.operator_profile import profile, summary
+        from clustersim.scenarios.results.operator_profile import profile, summary
 
         return summary(profile(self.scenario, self._timeline))
 
@@ -110,14 +110,14 @@ class StepNumbers(Result):
         """The load of the experts; None if the model has none."""
         if self.scenario.model is None or not is_transformer(self.scenario.model):
             return None
-        from scenarios.results.expert_load import expert_load
+        from clustersim.scenarios.results.expert_load import expert_load
 
         return expert_load(self.scenario)
 
     @cached_property
     def compression(self) -> Compression | None:
         """What the compression of gradients saves and costs; None without one."""
-        from scenarios.results.gradient_compression import compression
+        from clustersim.scenarios.results.gradient_compression import compression
 
         return compression(self._timeline, self.steps)
 
@@ -181,8 +181,8 @@ class StepNumbers(Result):
 
     @cached_property
     def _summary(self) -> dict[str, Any]:
-        from scenarios.results.operator_profile import layer_seconds
-        from simulator.analysis.network_traffic import cable_load
+        from clustersim.scenarios.results.operator_profile import layer_seconds
+        from clustersim.simulator.analysis.network_traffic import cable_load
 
         training, model = self.scenario.specification.training, self.scenario.model
         assert training is not None
@@ -255,7 +255,7 @@ class StepNumbers(Result):
 
         With a critical batch size, ``days_to_loss``: until the loss that a small batch reaches with these tokens.
         """
-        from scenarios.cost.cost import account
+        from clustersim.scenarios.cost.cost import account
 
         specification, model = self.scenario.specification, self.scenario.model
         training = specification.training
@@ -286,7 +286,7 @@ class StepNumbers(Result):
     @cached_property
     def loading(self) -> Loading | None:
         """The loading of a step's samples; None if nothing is said of it."""
-        from scenarios.build.input_pipeline import loading
+        from clustersim.scenarios.build.input_pipeline import loading
 
         return loading(self.scenario)
 
@@ -299,7 +299,7 @@ class StepNumbers(Result):
     @cached_property
     def power(self) -> PowerByState | None:
         """Watts of the GPUs in use and their nodes by state; None if no GPU's power is known."""
-        from scenarios.cost.cost import power
+        from clustersim.scenarios.cost.cost import power
 
         cluster, timeline = self.scenario.cluster(), self._timeline
         nodes = cluster.first_of_nodes([timeline.devices[rank] for rank in timeline.gpu_ranks])

@@ -7,23 +7,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scenarios.alternatives.changes import remedy_line
-from scenarios.build.built import BuiltScenario
-from scenarios.build.description import notes
-from scenarios.cost.cost import SECONDS_PER_DAY
-from scenarios.results import efficiency
-from scenarios.results.step_numbers import StepNumbers
-from scenarios.results.titles import batch, engine_line, heading
-from simulator.analysis import critical_path_tables, metrics, network_traffic, pipeline_bubble
-from simulator.analysis.network_traffic import cable_load
-from simulator.charts import text_report
-from simulator.charts.pipeline import box_lengths
-from simulator.reading import plain_text
-from simulator.reading.plain_text import figure, indented
-from simulator.reading.units import show, show_long
-from simulator.schedule.ops import Recv
-from simulator.schedule.program import Program
-from workloads.host_time import tensors_by_stage
+from clustersim.scenarios.alternatives.changes import remedy_line
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.description import notes
+from clustersim.scenarios.cost.cost import SECONDS_PER_DAY
+from clustersim.scenarios.results import efficiency
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.scenarios.results.titles import batch, engine_line, heading
+from clustersim.simulator.analysis import critical_path_tables, metrics, network_traffic, pipeline_bubble
+from clustersim.simulator.analysis.network_traffic import cable_load
+from clustersim.simulator.charts import text_report
+from clustersim.simulator.charts.pipeline import box_lengths
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.plain_text import figure, indented
+from clustersim.simulator.reading.units import show, show_long
+from clustersim.simulator.schedule.ops import Recv
+from clustersim.simulator.schedule.program import Program
+from clustersim.workloads.host_time import tensors_by_stage
 
 SHARE = 0.1
 """Share of a step above which a constant is named."""
@@ -178,7 +178,7 @@ LEAST = 5e-4
 def _theory(expected: efficiency.ClosedForm) -> str:
     """Return a closed form of the bubble as text, its value first.
 
-    >>> _theory(theory.ClosedForm("1 - 1/p", 0.75))
+    >>> _theory(efficiency.ClosedForm("1 - 1/p", 0.75))
     '75.0% = 1 - 1/p, for equal stages, free messages and no recomputation'
     """
     return f"{expected.fraction:.1%} = {expected.formula}, for equal stages, free messages and no recomputation"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.description import cluster_title, model_title
-from scenarios.results.result import Result
-from scenarios.results.step_numbers import StepNumbers
-from simulator.analysis.timeline import Timeline
-from simulator.reading.units import show
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.description import cluster_title, model_title
+from clustersim.scenarios.results.result import Result
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.reading.units import show
 
 
 def title(scenario: BuiltScenario) -> str:

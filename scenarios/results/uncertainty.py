@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.build.built import BuiltScenario
-from scenarios.results.interval import LEVEL, Conditions, framework_of, generation_of
-from scenarios.results.interval import shipped as intervals
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.kernel import Kernel
-from simulator.reading import lookup
-from simulator.reading.units import show
-from simulator.reading.yaml_and_json import read
-from simulator.schedule.ops import Collective, Compute, Op, Recv, Send
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.catalogue import GPUS, device
-from workloads.software_stack import holds
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.results.interval import LEVEL, Conditions, framework_of, generation_of
+from clustersim.scenarios.results.interval import shipped as intervals
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.simulator.schedule.ops import Collective, Compute, Op, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.catalogue import GPUS, device
+from clustersim.workloads.software_stack import holds
 
 MESSAGE = "bytes of a message"
 

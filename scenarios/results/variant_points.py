@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scenarios.results.result import Result
-from scenarios.results.step_numbers import StepNumbers
-from simulator.charts.sweep import SweepPoint, SweepSeries
-from simulator.reading.errors import ScenarioError
-from simulator.reading.units import parse
+from clustersim.scenarios.results.result import Result
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.simulator.charts.sweep import SweepPoint, SweepSeries
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.units import parse
 
 HIDDEN = {"name", "description", "variants", "table", "expect", "source", "sources"}
 """Keys without influence on the numbers."""

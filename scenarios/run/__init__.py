@@ -1,1 +1,1 @@
-"""Runs: the simulation of a scenario, sweeps over values of its keys, and execution here, in processes or on a cluster."""
+"""Runs: the simulation of a scenario, sweeps over its keys, and execution here, in processes or on a cluster."""

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from scenarios.run.processes import Failure, Job, executed
-from simulator.reading.errors import ExecutionError
-from simulator.reading.lookup import version
+from clustersim.scenarios.run.processes import Failure, Job, executed
+from clustersim.simulator.reading.errors import ExecutionError
+from clustersim.simulator.reading.lookup import version
 
 DISTRIBUTIONS = ("numpy", "scipy", "networkx", "numba", "pydantic", "distributed")
 """Libraries on which numbers, or the exchange with workers, depend."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import TypeVar
 
-from scenarios.run.processes import Failure, Job, in_processes, outcome
+from clustersim.scenarios.run.processes import Failure, Job, in_processes, outcome
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -25,7 +25,7 @@ def execute(
     Raises `ExecutionError` if no job can be executed.
     """
     if on:
-        from scenarios.run.dask_cluster import on_cluster
+        from clustersim.scenarios.run.dask_cluster import on_cluster
 
         return on_cluster(jobs, on)
     return in_processes(jobs, processes) if processes > 1 else _here(jobs)

@@ -20,8 +20,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from simulator.reading.errors import DeadlockError, ExecutionError, SimulatorError
-from simulator.replay.processes import begin, death, end, start
+from clustersim.simulator.reading.errors import DeadlockError, ExecutionError, SimulatorError
+from clustersim.simulator.replay.processes import begin, death, end, start
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -74,7 +74,7 @@ def failure(error: Exception) -> Failure:
     return Failure(f"unexpected {kind}: {error}{place}", kind)
 
 
-PRELOADED = ("scenarios.scenario",)
+PRELOADED = ("clustersim.scenarios.scenario",)
 """Imports of the fork server."""
 
 ATTEMPTS = 2

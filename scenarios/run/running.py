@@ -9,20 +9,20 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from scenarios.build.network import check_algorithms, network_of
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.communicator import Communicator
-from simulator.reading.errors import ClusterError
-from simulator.schedule.gc_paused import gc_paused
-from simulator.schedule.schedule import Schedule
+from clustersim.scenarios.build.network import check_algorithms, network_of
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.schedule.gc_paused import gc_paused
+from clustersim.simulator.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from scenarios.build.built import BuiltScenario
-    from scenarios.results.result import Result
-    from scenarios.results.result_kinds import StepResult
-    from simulator.analysis.timeline import Timeline
-    from simulator.engine.interface.variation import Variation
-    from simulator.engine.simulate import Simulation
+    from clustersim.scenarios.build.built import BuiltScenario
+    from clustersim.scenarios.results.result import Result
+    from clustersim.scenarios.results.result_kinds import StepResult
+    from clustersim.simulator.analysis.timeline import Timeline
+    from clustersim.simulator.engine.interface.variation import Variation
+    from clustersim.simulator.engine.simulate import Simulation
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def run(scenario: BuiltScenario, watch: Watch | None = None, network: Communicat
     *network*: its `communicator`, if there is one already.
     """
     if scenario.variants:
-        from scenarios.results.result_kinds import VariantsResult
+        from clustersim.scenarios.results.result_kinds import VariantsResult
 
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
     with gc_paused():
@@ -57,7 +57,7 @@ def simulations(scenario: BuiltScenario) -> int:
 
 
 def _run(scenario: BuiltScenario, watch: Watch | None, network: Communicator) -> Result:
-    from scenarios.results.result_kinds import StepResult
+    from clustersim.scenarios.results.result_kinds import StepResult
 
     begin = perf_counter()
     with _cluster_faults(scenario):
@@ -65,13 +65,13 @@ def _run(scenario: BuiltScenario, watch: Watch | None, network: Communicator) ->
         simulation = _simulation(scenario, scenario.schedule(), watch, network)
         timeline = simulation.run()
         if scenario.specification.collective is not None:
-            from scenarios.results.result_kinds import CollectiveResult
+            from clustersim.scenarios.results.result_kinds import CollectiveResult
 
             return CollectiveResult(scenario, timeline, perf_counter() - begin, _host_seconds(scenario, network))
         options = scenario.specification.simulation
         others: Sequence[float] = ()
         if options.repeats > 1:
-            from simulator.engine.repeats import step_times
+            from clustersim.simulator.engine.repeats import step_times
 
             others = step_times(simulation, range(options.seed + 1, options.seed + options.repeats))
         blame = _blamed(simulation, timeline, options.repeats)
@@ -99,7 +99,7 @@ def _blamed(simulation: Simulation, first: Timeline, repeats: int) -> dict[int, 
     """Return the ranks that the others wait for in the first repeats; none without repeats, and of large runs."""
     if repeats == 1 or simulation.ops > MOST_BLAMED_OPS:
         return {}
-    from simulator.analysis.critical_path import blamed
+    from clustersim.simulator.analysis.critical_path import blamed
 
     seed = simulation.variation.seed
     seeds = range(seed + 1, seed + min(repeats, MOST_BLAMED))
@@ -121,9 +121,9 @@ def simulated(
 
 
 def _simulation(scenario: BuiltScenario, schedule: Schedule, watch: Watch | None, network: Communicator) -> Simulation:
-    from scenarios.build.network import conditions
-    from simulator.engine.simulate import Simulation
-    from simulator.schedule.check import check
+    from clustersim.scenarios.build.network import conditions
+    from clustersim.simulator.engine.simulate import Simulation
+    from clustersim.simulator.schedule.check import check
 
     check(schedule)
     options = scenario.specification.simulation
@@ -170,7 +170,7 @@ def _host_seconds(scenario: BuiltScenario, network: Communicator) -> dict[float,
 
 def variation(scenario: BuiltScenario) -> Variation:
     """Return how computing times of *scenario* vary."""
-    from simulator.engine.interface.variation import Distribution, Pauses, Spells, Variation
+    from clustersim.simulator.engine.interface.variation import Distribution, Pauses, Spells, Variation
 
     options = scenario.specification.simulation
     stragglers = {straggler.rank: straggler.slowdown for straggler in options.slow_ranks}

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scenarios.build.built import BuiltScenario
-from scenarios.results.result import check_finite
-from scenarios.run import running, sweep_report, sweep_table
-from scenarios.run.execution import execute
-from scenarios.run.processes import Failure
-from scenarios.run.sweep_table import Axis, Row, Scalar, columns, points, scalars
-from simulator.reading.errors import SimulatorError
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.results.result import check_finite
+from clustersim.scenarios.run import running, sweep_report, sweep_table
+from clustersim.scenarios.run.execution import execute
+from clustersim.scenarios.run.processes import Failure
+from clustersim.scenarios.run.sweep_table import Axis, Row, Scalar, columns, points, scalars
+from clustersim.simulator.reading.errors import SimulatorError
 
 if TYPE_CHECKING:
-    from simulator.charts.figures import Figure
+    from clustersim.simulator.charts.figures import Figure
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,8 +82,8 @@ class Sweep:
         ``.pdf``. Raises `SimulatorError`.
         """
         # matplotlib is loaded only to draw
-        from scenarios.run import sweep_chart
-        from simulator.charts import figures
+        from clustersim.scenarios.run import sweep_chart
+        from clustersim.simulator.charts import figures
 
         figure = sweep_chart.figure(self.name, self.axes, self.rows, sweep_chart.Plot(x, y, hue))
         if path is not None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from scenarios.results.variant_points import number_of
-from scenarios.run.sweep_report import best, dimension, less_is_better
-from scenarios.run.sweep_table import Axis, Row, as_text, columns
-from scenarios.specification.specification import RESULT
-from simulator.charts import figures
-from simulator.charts.canvas import style
-from simulator.charts.sweep import Cell, HeatMap, SweepPoint, SweepSeries, heat_map_chart, sweep_chart
-from simulator.reading.errors import SimulatorError
-from simulator.reading.validation import near
+from clustersim.scenarios.results.variant_points import number_of
+from clustersim.scenarios.run.sweep_report import best, dimension, less_is_better
+from clustersim.scenarios.run.sweep_table import Axis, Row, as_text, columns
+from clustersim.scenarios.specification.specification import RESULT
+from clustersim.simulator.charts import figures
+from clustersim.simulator.charts.canvas import style
+from clustersim.simulator.charts.sweep import Cell, HeatMap, SweepPoint, SweepSeries, heat_map_chart, sweep_chart
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.validation import near
 
 VARIANT = "variant"
 STEP_TIME = "step_time_s"

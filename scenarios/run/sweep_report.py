@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from scenarios.build.memory_need import of_capacity
-from scenarios.results.expectations import is_duration
-from scenarios.run.sweep_table import Row, Scalar, as_text
-from simulator.reading.plain_text import figure, table
-from simulator.reading.units import show
+from clustersim.scenarios.build.memory_need import of_capacity
+from clustersim.scenarios.results.expectations import is_duration
+from clustersim.scenarios.run.sweep_table import Row, Scalar, as_text
+from clustersim.simulator.reading.plain_text import figure, table
+from clustersim.simulator.reading.units import show
 
 SHARES = ("mfu", "mfu_6nd", "hfu", "bubble_fraction")
 BANDWIDTHS = ("algbw", "busbw")

@@ -15,12 +15,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from scenarios.specification.loading import split
-from scenarios.specification.variants import NOT_SET, NOT_SET_FAULT
-from simulator.reading.errors import ScenarioError
-from simulator.reading.files import check_writable, suffix_of, written
-from simulator.reading.yaml_and_json import read_value
-from simulator.traces.span_table import check_pyarrow
+from clustersim.scenarios.specification.loading import split
+from clustersim.scenarios.specification.variants import NOT_SET, NOT_SET_FAULT
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import check_writable, suffix_of, written
+from clustersim.simulator.reading.yaml_and_json import read_value
+from clustersim.simulator.traces.span_table import check_pyarrow
 
 EMPTY = re.compile(r"(^|,)\s*(,|$)")
 """Two commas without a value between them, or one at an end."""

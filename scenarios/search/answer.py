@@ -9,15 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from scenarios.build.memory_need import of_capacity
-from scenarios.results.result_files import anywhere
-from scenarios.search.planner import Judged, Planner
-from scenarios.search.reasons import Miss, Neighbour, Reasons, miss_line, sentence
-from simulator.reading import plain_text
-from simulator.reading.errors import ScenarioError
-from simulator.reading.files import write_text
-from simulator.reading.units import show
-from simulator.reading.yaml_and_json import yaml_text
+from clustersim.scenarios.build.memory_need import of_capacity
+from clustersim.scenarios.results.result_files import anywhere
+from clustersim.scenarios.search.planner import Judged, Planner
+from clustersim.scenarios.search.reasons import Miss, Neighbour, Reasons, miss_line, sentence
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import write_text
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.reading.yaml_and_json import yaml_text
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ def write(answer: Answer, folder: Path) -> Iterator[Path]:
 
 def picture(answer: Answer, path: Path) -> None:
     """Draw memory against time of the candidates of *answer* to *path*."""
-    from simulator.charts.figures import draw_pareto
-    from simulator.charts.pareto import ParetoPoint
+    from clustersim.simulator.charts.figures import draw_pareto
+    from clustersim.simulator.charts.pareto import ParetoPoint
 
     draw_pareto([ParetoPoint(*one) for one in answer.points()], answer.planner.within, path, title=answer.title)

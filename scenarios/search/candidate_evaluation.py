@@ -16,19 +16,19 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from scenarios.alternatives.candidate import ORDER, Candidate, Rejected
-from scenarios.alternatives.space import Space
-from scenarios.build.built import BuiltScenario
-from scenarios.run import running
-from scenarios.scenario import Scenario
-from scenarios.search.estimate.estimator import Estimator
-from scenarios.search.estimate.lower_bounds import least_bytes, least_seconds
-from scenarios.specification.plan import PlanSection
-from simulator.engine.choice import numba_fault
-from simulator.reading.errors import ClusterError, ScenarioError, ScheduleError, SimulatorError
-from simulator.reading.files import UnreadableFile, read_text
-from simulator.reading.lookup import version
-from simulator.schedule.gc_paused import gc_paused
+from clustersim.scenarios.alternatives.candidate import ORDER, Candidate, Rejected
+from clustersim.scenarios.alternatives.space import Space
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.run import running
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.search.estimate.estimator import Estimator
+from clustersim.scenarios.search.estimate.lower_bounds import least_bytes, least_seconds
+from clustersim.scenarios.specification.plan import PlanSection
+from clustersim.simulator.engine.choice import numba_fault
+from clustersim.simulator.reading.errors import ClusterError, ScenarioError, ScheduleError, SimulatorError
+from clustersim.simulator.reading.files import UnreadableFile, read_text
+from clustersim.simulator.reading.lookup import version
+from clustersim.simulator.schedule.gc_paused import gc_paused
 
 Values = Mapping[str, Any]
 

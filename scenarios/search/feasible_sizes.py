@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scenarios.alternatives.candidate import Candidate
-from scenarios.alternatives.space import Space
-from scenarios.build.memory_need import of_capacity
-from scenarios.scenario import Scenario
-from scenarios.search.planner import Judged, Planner, Unwatched, Watch
-from simulator.reading.errors import ScenarioError
-from workloads.parallelism._parallelism import divisors
+from clustersim.scenarios.alternatives.candidate import Candidate
+from clustersim.scenarios.alternatives.space import Space
+from clustersim.scenarios.build.memory_need import of_capacity
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.search.planner import Judged, Planner, Unwatched, Watch
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.parallelism._parallelism import divisors
 
 KEYS: Mapping[str, str] = {
     "micro_batch_size": "training.micro_batch_size",

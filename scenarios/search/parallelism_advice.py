@@ -14,22 +14,22 @@ from functools import cached_property
 from math import inf, isfinite
 from typing import Any
 
-from scenarios.alternatives.candidate import Candidate
-from scenarios.alternatives.changes import remedy_line
-from scenarios.build.built import BuiltScenario
-from scenarios.build.description import model_title, recompute_note
-from scenarios.build.memory_need import MemoryNeed, memory_need, of_capacity
-from scenarios.build.schedule import gradient_dtype
-from scenarios.scenario import Scenario
-from scenarios.search.planner import Planner
-from simulator.reading import plain_text
-from simulator.reading.errors import ScenarioError
-from simulator.reading.units import show
-from workloads.batch_size import rules
-from workloads.memory.optimizer import resident_states
-from workloads.operators.model import Layer, Model
-from workloads.parallelism.tensor import sharded
-from workloads.parallelism.zero import Zero
+from clustersim.scenarios.alternatives.candidate import Candidate
+from clustersim.scenarios.alternatives.changes import remedy_line
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.description import model_title, recompute_note
+from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need, of_capacity
+from clustersim.scenarios.build.schedule import gradient_dtype
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.search.planner import Planner
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.units import show
+from clustersim.workloads.batch_size import rules
+from clustersim.workloads.memory.optimizer import resident_states
+from clustersim.workloads.operators.model import Layer, Model
+from clustersim.workloads.parallelism.tensor import sharded
+from clustersim.workloads.parallelism.zero import Zero
 
 WITHOUT_PIPELINE = {"pp": 1, "schedule": "1f1b", "virtual_stages": None, "layout": None}
 WITHOUT_TENSORS = {"tp": 1, "sequence_parallel": False, "tp_overlap": False}

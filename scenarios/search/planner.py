@@ -16,16 +16,16 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
-from scenarios.alternatives.candidate import MEMORY, Candidate
-from scenarios.alternatives.space import DEGREES, Space
-from scenarios.run.execution import execute
-from scenarios.run.processes import Failure
-from scenarios.scenario import Scenario
-from scenarios.search import candidate_evaluation
-from scenarios.search.candidate_evaluation import Bound, Journal, Priced, Task, chunks
-from scenarios.specification.plan import ALL, METHODS
-from simulator.reading.errors import ScenarioError
-from simulator.reading.lookup import attribute_of
+from clustersim.scenarios.alternatives.candidate import MEMORY, Candidate
+from clustersim.scenarios.alternatives.space import DEGREES, Space
+from clustersim.scenarios.run.execution import execute
+from clustersim.scenarios.run.processes import Failure
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.search import candidate_evaluation
+from clustersim.scenarios.search.candidate_evaluation import Bound, Journal, Priced, Task, chunks
+from clustersim.scenarios.specification.plan import ALL, METHODS
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.lookup import attribute_of
 
 BOUNDED_AT_ONCE, REFINED_AT_ONCE, ESTIMATED_AT_ONCE = 500, 32, 8
 """Candidates of a job. They do not depend on the number of processes, so that every number gives the same answer."""

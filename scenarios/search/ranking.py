@@ -1,6 +1,6 @@
 """Ranking of given candidates: the estimate and the simulation of each, in order of the simulated step time.
 
->>> from scenarios.scenario import Scenario
+>>> from clustersim.scenarios.scenario import Scenario
 >>> hello = Scenario.load("hello")
 >>> ranked = rank(hello, [{"training.micro_batch_size": 4}, {"training.micro_batch_size": 8}])
 >>> [one.settings["training.micro_batch_size"] for one in ranked]
@@ -17,13 +17,13 @@ from functools import lru_cache
 from math import inf
 from typing import Any
 
-from scenarios.run.execution import execute
-from scenarios.run.processes import Failure
-from scenarios.scenario import Scenario
-from scenarios.search import candidate_evaluation
-from scenarios.search.estimate.estimator import Estimator
-from simulator.reading.errors import ScenarioError, SimulatorError
-from simulator.schedule.gc_paused import gc_paused
+from clustersim.scenarios.run.execution import execute
+from clustersim.scenarios.run.processes import Failure
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.search import candidate_evaluation
+from clustersim.scenarios.search.estimate.estimator import Estimator
+from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
+from clustersim.simulator.schedule.gc_paused import gc_paused
 
 Settings = Mapping[str, Any]
 """Values by dotted key of a scenario."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from scenarios.alternatives.candidate import MEMORY, Candidate, described
-from scenarios.build.memory_need import of_capacity
-from scenarios.search.planner import Judged, Planner
+from clustersim.scenarios.alternatives.candidate import MEMORY, Candidate, described
+from clustersim.scenarios.build.memory_need import of_capacity
+from clustersim.scenarios.search.planner import Judged, Planner
 
 DEGREES = ("tp", "cp", "ep", "pp")
 """Keys that are doubled and halved for the reason: the best candidate with each value stands for it."""

@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.alternatives.changes import Change
-from scenarios.results.titles import batch, heading
-from scenarios.run.running import Watch
-from scenarios.search.varied_machine import Scale, VariedMachine, parameters
-from simulator.analysis.critical_path import CriticalPath, critical_path
-from simulator.analysis.metrics import percentiles
-from simulator.analysis.timeline import Timeline
-from simulator.engine.interface.pricing import Pricing
-from simulator.reading.plain_text import indented, table
-from simulator.reading.units import show
+from clustersim.scenarios.alternatives.changes import Change
+from clustersim.scenarios.results.titles import batch, heading
+from clustersim.scenarios.run.running import Watch
+from clustersim.scenarios.search.varied_machine import Scale, VariedMachine, parameters
+from clustersim.simulator.analysis.critical_path import CriticalPath, critical_path
+from clustersim.simulator.analysis.metrics import percentiles
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.interface.pricing import Pricing
+from clustersim.simulator.reading.plain_text import indented, table
+from clustersim.simulator.reading.units import show
 
 STEP = 1.1
 """Factor on a parameter for differences, and its inverse."""

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
-from scenarios.alternatives.changes import Change, against_bubble
-from scenarios.build.built import BuiltScenario
-from scenarios.results import efficiency
-from scenarios.results.step_numbers import StepNumbers
-from scenarios.run import running
-from scenarios.run.running import Watch
-from simulator.analysis.pipeline_bubble import explained
-from simulator.reading.errors import SimulatorError
-from simulator.reading.units import show
+from clustersim.scenarios.alternatives.changes import Change, against_bubble
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.results import efficiency
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.scenarios.run import running
+from clustersim.scenarios.run.running import Watch
+from clustersim.simulator.analysis.pipeline_bubble import explained
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.units import show
 
 LEAST_BUBBLE = 0.02
 """Share of the step time from which a bubble is worth a change."""

@@ -9,24 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.network import conditions, library_of, network_of
-from scenarios.results.uncertainty import FITS, Shipped, shipped
-from scenarios.run.running import Watch, variation
-from simulator.analysis import network_traffic
-from simulator.analysis.timeline import Timeline
-from simulator.engine.interface.variation import Variation
-from simulator.engine.repeats import step_times
-from simulator.engine.simulate import Simulation
-from simulator.hardware.accelerator import Accelerator, Software
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.links import Link
-from simulator.network.library.nccl import FITTED
-from simulator.network.library.transport_parameters import PLACES
-from simulator.network.transport import Transport
-from simulator.reading.yaml_and_json import read
-from simulator.schedule.ops import Compute
-from topologies.catalogue import GPUS
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.network import conditions, library_of, network_of
+from clustersim.scenarios.results.uncertainty import FITS, Shipped, shipped
+from clustersim.scenarios.run.running import Watch, variation
+from clustersim.simulator.analysis import network_traffic
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.repeats import step_times
+from clustersim.simulator.engine.simulate import Simulation
+from clustersim.simulator.hardware.accelerator import Accelerator, Software
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.network.library.nccl import FITTED
+from clustersim.simulator.network.library.transport_parameters import PLACES
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.simulator.schedule.ops import Compute
+from clustersim.topologies.catalogue import GPUS
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def with_factors(base: VariedMachine, fit: Shipped, factors: Mapping[str, float]
         keys = fit.keys(f"{GPUS}.{gpu.name}")
         return replace(gpu, **{key: getattr(gpu, key) * factors[name] for key, name in keys.items()})
 
-    keys = fit.keys(f"workloads.software.{base.scenario.stack}")
+    keys = fit.keys(f"clustersim.workloads.software.{base.scenario.stack}")
     changed = {
         SOFTWARE[key]: getattr(base.software, SOFTWARE[key]) * factors[name]
         for key, name in keys.items()

@@ -6,10 +6,20 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from scenarios.specification.sections import StorageEntry
-from simulator.reading.quantities import Count, Duration, Flag, Fraction, Index, Quantity, Section, Size, Time
-from simulator.reading.units import EXAMPLES, parse
-from simulator.reading.validation import Fault
+from clustersim.scenarios.specification.sections import StorageEntry
+from clustersim.simulator.reading.quantities import (
+    Count,
+    Duration,
+    Flag,
+    Fraction,
+    Index,
+    Quantity,
+    Section,
+    Size,
+    Time,
+)
+from clustersim.simulator.reading.units import EXAMPLES, parse
+from clustersim.simulator.reading.validation import Fault
 
 RULES = ("optimal", "daly", "young")
 """Words for the interval between checkpoints; `scenarios.campaign.closed_forms` has their formulas."""

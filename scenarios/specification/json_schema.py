@@ -13,9 +13,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-from scenarios.specification.specification import Specification
-from simulator.reading.quantities import Section
-from workloads.architectures.model_keys import ACTIVATIONS, ALIASES
+from clustersim.scenarios.specification.specification import Specification
+from clustersim.simulator.reading.quantities import Section
+from clustersim.workloads.architectures.model_keys import ACTIVATIONS, ALIASES
 
 JsonSchema = dict[str, Any]
 

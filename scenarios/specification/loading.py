@@ -8,15 +8,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.reading.document import Document, Path, Position, dotted, merged, part, replaced
-from simulator.reading.errors import ScenarioError
-from simulator.reading.lookup import UnknownName, data_file, is_path, names, nearest, told
-from simulator.reading.quantities import written
-from simulator.reading.validation import close_matches, listed, near
-from simulator.reading.yaml_and_json import read, read_value
-from workloads.architectures.model_keys import is_config, plain_path, with_plain_keys
+from clustersim.simulator.reading.document import Document, Path, Position, dotted, merged, part, replaced
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.lookup import UnknownName, data_file, is_path, names, nearest, told
+from clustersim.simulator.reading.quantities import written
+from clustersim.simulator.reading.validation import close_matches, listed, near
+from clustersim.simulator.reading.yaml_and_json import read, read_value
+from clustersim.workloads.architectures.model_keys import is_config, plain_path, with_plain_keys
 
-SHIPPED = pathlib.Path(__file__).parents[1]
+SHIPPED = pathlib.Path(__file__).resolve().parents[1]
 """The folder of the scenarios that come with clustersim."""
 
 FOLDERS = ("published", "testbed")
@@ -25,7 +25,7 @@ FOLDERS = ("published", "testbed")
 NO_SCENARIO = ("sources",)
 """Files of these folders that are no scenarios: ``published/sources.yaml`` says which runs are of one source."""
 
-PRESETS = {"cluster": "topologies.clusters", "model": "workloads.models"}
+PRESETS = {"cluster": "clustersim.topologies.clusters", "model": "clustersim.workloads.models"}
 """Sections that take a preset, and the package of the presets' files."""
 
 FILES = re.compile(
@@ -196,7 +196,7 @@ def _preset(document: Document, section: str, package: str, preset: Any) -> Docu
             return found
         if not is_config(found):
             return with_plain_keys(found, ())
-        from workloads.architectures.huggingface_config import model_section
+        from clustersim.workloads.architectures.huggingface_config import model_section
 
         return model_section(found)
     except UnknownName:

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from simulator.reading.quantities import Count, Flag, Fraction, Index, Section, Size
-from simulator.reading.validation import Fault, listed, near
-from workloads.operators.operator_names import RECOMPUTABLE, Recomputable, Rule
+from clustersim.simulator.reading.quantities import Count, Flag, Fraction, Index, Section, Size
+from clustersim.simulator.reading.validation import Fault, listed, near
+from clustersim.workloads.operators.operator_names import RECOMPUTABLE, Recomputable, Rule
 
 GROUPED = ("uniform", "block")
 """Methods that count layers."""

@@ -7,14 +7,14 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from simulator.network.library.calibration_file import LIBRARIES, loaded
-from simulator.reading.lookup import find, is_path, names
-from simulator.reading.names_and_parameters import known
-from simulator.reading.quantities import Bandwidth, Count, Flag, Index, Section, Time
-from simulator.reading.units import show
-from simulator.reading.validation import Fault, listed, near
-from simulator.schedule.ops import COLLECTIVES
-from topologies.wiring.network import Policy
+from clustersim.simulator.network.library.calibration_file import LIBRARIES, loaded
+from clustersim.simulator.reading.lookup import find, is_path, names
+from clustersim.simulator.reading.names_and_parameters import known
+from clustersim.simulator.reading.quantities import Bandwidth, Count, Flag, Index, Section, Time
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.reading.validation import Fault, listed, near
+from clustersim.simulator.schedule.ops import COLLECTIVES
+from clustersim.topologies.wiring.network import Policy
 
 QUEUE_PAIRS = 2
 """NCCL has two channels for each ring (`simulator.network.library.nccl.BLOCKS`), each with one queue pair, the
@@ -125,7 +125,7 @@ class Network(Section):
     @field_validator("transport")
     @classmethod
     def _transport(cls, name: str) -> str:
-        name = known(name, "simulator.network.library", only=LIBRARIES)
+        name = known(name, "clustersim.simulator.network.library", only=LIBRARIES)
         if is_path(name):
             loaded(name)  # reports faults of the file before anything runs
         return name
@@ -139,14 +139,14 @@ class Network(Section):
             if kind not in COLLECTIVES:
                 raise Fault(key, f"is no collective; there are {', '.join(COLLECTIVES)}", near(kind, COLLECTIVES))
             try:
-                name = plain[key] = known(given, "simulator.network.collectives", ("auto",))
+                name = plain[key] = known(given, "clustersim.simulator.network.collectives", ("auto",))
             except Fault as fault:
                 raise Fault(key, fault.message, fault.hint) from None
-            if name != "auto" and not hasattr(find("simulator.network.collectives", name), kind):
+            if name != "auto" and not hasattr(find("clustersim.simulator.network.collectives", name), kind):
                 able = [
                     one
-                    for one in names("simulator.network.collectives")
-                    if hasattr(find("simulator.network.collectives", one), kind)
+                    for one in names("clustersim.simulator.network.collectives")
+                    if hasattr(find("clustersim.simulator.network.collectives", one), kind)
                 ]
                 raise Fault(key, f"{name} has no {kind}; it must be {listed(['auto', *able])}")
         return plain

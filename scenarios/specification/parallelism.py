@@ -24,19 +24,19 @@ from pydantic import (
     model_validator,
 )
 
-from simulator.reading.quantities import Index, Section
-from simulator.reading.validation import Fault, listed
-from workloads.composition import PARALLELISMS, RANK_ORDER, composed, numbered_along
-from workloads.memory.compute import PIPELINE
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import Parallelism
-from workloads.parallelism._registry import users_own
-from workloads.parallelism.context import Context
-from workloads.parallelism.data import Data
-from workloads.parallelism.domain import Domain
-from workloads.parallelism.expert import Expert
-from workloads.parallelism.pipeline import Pipeline
-from workloads.parallelism.tensor import Tensor
+from clustersim.simulator.reading.quantities import Index, Section
+from clustersim.simulator.reading.validation import Fault, listed
+from clustersim.workloads.composition import PARALLELISMS, RANK_ORDER, composed, numbered_along
+from clustersim.workloads.memory.compute import PIPELINE
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import Parallelism
+from clustersim.workloads.parallelism._registry import users_own
+from clustersim.workloads.parallelism.context import Context
+from clustersim.workloads.parallelism.data import Data
+from clustersim.workloads.parallelism.domain import Domain
+from clustersim.workloads.parallelism.expert import Expert
+from clustersim.workloads.parallelism.pipeline import Pipeline
+from clustersim.workloads.parallelism.tensor import Tensor
 
 
 def _schema(schema: dict[str, Any]) -> None:

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, field_validator
 
-from scenarios.specification.parallelism import ParallelismSection
-from scenarios.specification.training import Training
-from simulator.reading.names_and_parameters import known
-from simulator.reading.quantities import Count, Section, number, written
-from simulator.reading.validation import Fault, listed, near, reason
-from workloads.composition import PARALLELISMS
+from clustersim.scenarios.specification.parallelism import ParallelismSection
+from clustersim.scenarios.specification.training import Training
+from clustersim.simulator.reading.names_and_parameters import known
+from clustersim.simulator.reading.quantities import Count, Section, number, written
+from clustersim.simulator.reading.validation import Fault, listed, near, reason
+from clustersim.workloads.composition import PARALLELISMS
 
 TRAINING = ("micro_batch_size", "recompute", "offload", "precision")
 """Keys of the training section that may vary."""
@@ -33,7 +33,7 @@ AUTO = "auto"
 ALL = "all"
 """Simulate every candidate that fits."""
 
-METHODS = "scenarios.search.methods"
+METHODS = "clustersim.scenarios.search.methods"
 
 Objective = Literal["step_time", "cost", "energy", "memory", "tokens_per_currency"]
 

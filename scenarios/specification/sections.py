@@ -9,11 +9,11 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchem
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from scenarios.specification.variation import Straggler, VariationSection
-from simulator.engine.choice import numba_fault
-from simulator.reading.quantities import Bandwidth, Count, Flag, Index, Section, Size, Time, number, written
-from simulator.reading.units import UNITS, parse
-from simulator.reading.validation import Fault
+from clustersim.scenarios.specification.variation import Straggler, VariationSection
+from clustersim.simulator.engine.choice import numba_fault
+from clustersim.simulator.reading.quantities import Bandwidth, Count, Flag, Index, Section, Size, Time, number, written
+from clustersim.simulator.reading.units import UNITS, parse
+from clustersim.simulator.reading.validation import Fault
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"]
 

@@ -9,22 +9,22 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Discriminator, Field, Tag, field_validator, model_validator
 
-from scenarios.cost.cost import Cost
-from scenarios.specification.campaign import Campaign
-from scenarios.specification.network import Network
-from scenarios.specification.parallelism import ParallelismSection
-from scenarios.specification.plan import PlanSection
-from scenarios.specification.sections import CollectiveBenchmark, Expectation, InputPipeline, Simulation
-from scenarios.specification.training import Training, indivisible
-from scenarios.specification.variants import Table
-from simulator.reading.plain_text import name_fault, text_fault
-from simulator.reading.quantities import Section, Version
-from simulator.reading.validation import Fault, near
-from topologies.cluster_section import ClusterSpecification
-from topologies.wiring.network import Routing
-from workloads.architectures.specification import ModelSpecification
-from workloads.default_software_stack import AUTO
-from workloads.software_stack import SoftwareKeys, known_stack
+from clustersim.scenarios.cost.cost import Cost
+from clustersim.scenarios.specification.campaign import Campaign
+from clustersim.scenarios.specification.network import Network
+from clustersim.scenarios.specification.parallelism import ParallelismSection
+from clustersim.scenarios.specification.plan import PlanSection
+from clustersim.scenarios.specification.sections import CollectiveBenchmark, Expectation, InputPipeline, Simulation
+from clustersim.scenarios.specification.training import Training, indivisible
+from clustersim.scenarios.specification.variants import Table
+from clustersim.simulator.reading.plain_text import name_fault, text_fault
+from clustersim.simulator.reading.quantities import Section, Version
+from clustersim.simulator.reading.validation import Fault, near
+from clustersim.topologies.cluster_section import ClusterSpecification
+from clustersim.topologies.wiring.network import Routing
+from clustersim.workloads.architectures.specification import ModelSpecification
+from clustersim.workloads.default_software_stack import AUTO
+from clustersim.workloads.software_stack import SoftwareKeys, known_stack
 
 RESULT = (
     "step_time_s",
@@ -103,7 +103,8 @@ class Specification(Section):
         Discriminator(lambda value: "keys" if isinstance(value, dict | BaseModel) else "name"),
     ] = AUTO
     """The software stack, a name of clustersim list software or an import path: fused kernels, launch cost, host time,
-    what overlaps; auto: by parallelism, model and GPU (workloads.default_software_stack); torch, torch_compile, jax: that of the
+    what overlaps; auto: by parallelism, model and GPU (workloads.default_software_stack); torch, torch_compile, jax:
+    that of the
     framework. Or a preset with keys that override it: {preset: megatron_core, graphs: layers}."""
     simulation: Simulation = Simulation()
     """How the scenario is simulated: engine, folding, random variation, stragglers."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Tag, model_validator
 
-from scenarios.specification.memory_saving import AnyRecompute, Offload, Recompute
-from simulator.reading.quantities import Count, Flag, Quantity, Section
-from simulator.reading.validation import Fault
-from workloads.memory.optimizer import Optimizer
+from clustersim.scenarios.specification.memory_saving import AnyRecompute, Offload, Recompute
+from clustersim.simulator.reading.quantities import Count, Flag, Quantity, Section
+from clustersim.simulator.reading.validation import Fault
+from clustersim.workloads.memory.optimizer import Optimizer
 
 if TYPE_CHECKING:
-    from workloads.operators.low_precision import LowPrecision
-    from workloads.operators.saved_activations import Saved
+    from clustersim.workloads.operators.low_precision import LowPrecision
+    from clustersim.workloads.operators.saved_activations import Saved
 
 Precision = Literal["bf16", "fp16", "fp32"]
 """Of what is stored and exchanged."""
@@ -71,7 +71,7 @@ class PrecisionByOperator(Section):
         *transposes*: the GPU takes operands of 8 bits in one layout only. *keeps_casts*: the software casts weights
         once in a step of *micro_batches*, and keeps them.
         """
-        from workloads.operators.low_precision import LowPrecision
+        from clustersim.workloads.operators.low_precision import LowPrecision
 
         return LowPrecision(
             self.recipe or ("nvfp4" if self.matmul == "fp4" else "tensorwise"),
@@ -135,7 +135,7 @@ class ActivationFunction(Section):
     @property
     def saved(self) -> Saved:
         """The rule."""
-        from workloads.operators.saved_activations import Saved
+        from clustersim.workloads.operators.saved_activations import Saved
 
         return Saved(self.bits or 0, self.recompute)
 
@@ -211,7 +211,7 @@ class Training(Section):
     @property
     def saved(self) -> Saved:
         """What activation functions and experts keep."""
-        from workloads.operators.saved_activations import Saved
+        from clustersim.workloads.operators.saved_activations import Saved
 
         own = self.activation_function.saved if self.activation_function is not None else Saved()
         again = own.recompute or "swiglu" in (self.recompute_options.operators or ())

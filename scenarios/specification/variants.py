@@ -15,14 +15,14 @@ from typing import Any
 
 from pydantic import Field
 
-from scenarios.specification.loading import split
-from simulator.reading.document import Document, Path, Position, replaced
-from simulator.reading.errors import ScenarioError
-from simulator.reading.files import TableRow, UnreadableFile, read_rows
-from simulator.reading.plain_text import name_fault, text_fault
-from simulator.reading.quantities import Section, written
-from simulator.reading.validation import near, validated
-from simulator.reading.yaml_and_json import read_value
+from clustersim.scenarios.specification.loading import split
+from clustersim.simulator.reading.document import Document, Path, Position, replaced
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import TableRow, UnreadableFile, read_rows
+from clustersim.simulator.reading.plain_text import name_fault, text_fault
+from clustersim.simulator.reading.quantities import Section, written
+from clustersim.simulator.reading.validation import near, validated
+from clustersim.simulator.reading.yaml_and_json import read_value
 
 NOT_SET = ("variants", "table")
 """Sections that make the runs of a file; a run cannot set them."""

@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from simulator.engine.interface.variation import Distribution
-from simulator.reading.document import Document
-from simulator.reading.errors import SimulatorError
-from simulator.reading.files import read_rows
-from simulator.reading.lookup import UnknownName, data_file, names
-from simulator.reading.quantities import Count, Duration, Fraction, Index, Ratio, Section, Time, number
-from simulator.reading.validation import Fault, validated
-from simulator.reading.yaml_and_json import read
+from clustersim.simulator.engine.interface.variation import Distribution
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.files import read_rows
+from clustersim.simulator.reading.lookup import UnknownName, data_file, names
+from clustersim.simulator.reading.quantities import Count, Duration, Fraction, Index, Ratio, Section, Time, number
+from clustersim.simulator.reading.validation import Fault, validated
+from clustersim.simulator.reading.yaml_and_json import read
 
-PRESETS = "scenarios.variations"
+PRESETS = "clustersim.scenarios.variations"
 
 Slowdown = Annotated[float, BeforeValidator(number(1.0, 1e6)), WithJsonSchema({"type": "number", "minimum": 1})]
 Deviation = Annotated[float, BeforeValidator(number(0.0, 10.0)), WithJsonSchema({"type": "number", "minimum": 0})]

@@ -14,11 +14,11 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.analysis.metrics import keys, part_of
-from simulator.analysis.span_causes import Causes, Place
-from simulator.analysis.timeline import Floats, Integers, Timeline
-from simulator.schedule.ops import Op
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.metrics import keys, part_of
+from clustersim.simulator.analysis.span_causes import Causes, Place
+from clustersim.simulator.analysis.timeline import Floats, Integers, Timeline
+from clustersim.simulator.schedule.ops import Op
+from clustersim.simulator.schedule.schedule import Schedule
 
 EXPOSED = "exposed_"
 

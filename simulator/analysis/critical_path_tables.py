@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from simulator.analysis.critical_path import COMPUTATION, NO_LAYER, CriticalPath, kind_of, kinds
-from simulator.analysis.intervals import ONE_INSTANT
-from simulator.analysis.timeline import Floats
-from simulator.reading import plain_text
-from simulator.reading.units import show
-from simulator.schedule.pipeline_order import PLACEHOLDER_TEXT
+from clustersim.simulator.analysis.critical_path import COMPUTATION, NO_LAYER, CriticalPath, kind_of, kinds
+from clustersim.simulator.analysis.intervals import ONE_INSTANT
+from clustersim.simulator.analysis.timeline import Floats
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER_TEXT
 
 LEAST = 5e-4
 """Least share of the step time in a line; less would be printed as 0.0 %."""

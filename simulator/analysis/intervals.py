@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.analysis.timeline import Floats, Integers
+from clustersim.simulator.analysis.timeline import Floats, Integers
 
 ONE_INSTANT = 1e-12
 """Share of the makespan within which moments are one instant: sums of some thousand doubles agree to that."""

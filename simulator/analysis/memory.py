@@ -15,12 +15,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis.intervals import snapped
-from simulator.analysis.memory_upper_bound import held_at_most
-from simulator.analysis.timeline import Columns, Floats, Integers, Timeline, Totals
-from simulator.schedule.ops import CATEGORIES
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.intervals import snapped
+from clustersim.simulator.analysis.memory_upper_bound import held_at_most
+from clustersim.simulator.analysis.timeline import Columns, Floats, Integers, Timeline, Totals
+from clustersim.simulator.schedule.ops import CATEGORIES
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 _Item = TypeVar("_Item", bound=Hashable)
 

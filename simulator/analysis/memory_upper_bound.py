@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from simulator.schedule.ops import CATEGORIES, Op
-from simulator.schedule.program import Block, Program
+from clustersim.simulator.schedule.ops import CATEGORIES, Op
+from clustersim.simulator.schedule.program import Block, Program
 
 HOST = "host."
 """The prefix of categories in the memory of the host."""

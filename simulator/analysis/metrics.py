@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from simulator.analysis.intervals import ONE_INSTANT, partition
-from simulator.analysis.timeline import Floats, Integers, Timeline, Totals
-from simulator.hardware.kernel import Kernel
-from simulator.schedule.mesh import family
-from simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.intervals import ONE_INSTANT, partition
+from clustersim.simulator.analysis.timeline import Floats, Integers, Timeline, Totals
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.schedule.mesh import family
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
+from clustersim.simulator.schedule.schedule import Schedule
 
 MODEL_PHASES = frozenset("FBIW")
 """The phases of the model's own FLOPs; R repeats some of them, O has none."""

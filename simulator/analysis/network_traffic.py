@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis.intervals import averages
-from simulator.analysis.metrics import families
-from simulator.analysis.timeline import Floats, FlowLinks, Integers, LinkBins, Timeline
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.links import STORES
-from simulator.reading.errors import SimulatorError
+from clustersim.simulator.analysis.intervals import averages
+from clustersim.simulator.analysis.metrics import families
+from clustersim.simulator.analysis.timeline import Floats, FlowLinks, Integers, LinkBins, Timeline
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import STORES
+from clustersim.simulator.reading.errors import SimulatorError
 
 
 def by_axis(timeline: Timeline) -> dict[str, float]:

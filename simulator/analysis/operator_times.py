@@ -1,9 +1,9 @@
 """Where computing time goes: by layer, operator, elementary operation and phase, and by what bounds each of them.
 
 The time of an op is divided among its kernels. The op takes (G^q + H^q)^(1/q), G being the sum of the times of its
-kernels on the GPU and H that of their launches (`simulator.hardware.accelerator.smooth_maximum`). This function is homogeneous,
-so the op's time is G dT/dG + H dT/dH (Euler), and each kernel has its share of either term. Jitter, a slow GPU, or
-communication beside it stretch all kernels of an op alike.
+kernels on the GPU and H that of their launches (`simulator.hardware.accelerator.smooth_maximum`). This function is
+homogeneous, so the op's time is G dT/dG + H dT/dH (Euler), and each kernel has its share of either term. Jitter, a slow
+GPU, or communication beside it stretch all kernels of an op alike.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis.timeline import Columns, Floats, Timeline
-from simulator.hardware.accelerator import Accelerator, Software, smooth_maximum
-from simulator.hardware.kernel import Kernel, Operation
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.ops import Compute, Op
+from clustersim.simulator.analysis.timeline import Columns, Floats, Timeline
+from clustersim.simulator.hardware.accelerator import Accelerator, Software, smooth_maximum
+from clustersim.simulator.hardware.kernel import Kernel, Operation
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.ops import Compute, Op
 
 BOUNDS = ("compute", "memory", "launch", "given")
 """What bounds a kernel: arithmetic, bytes to move, or the host that launches it. A measured duration is *given*."""

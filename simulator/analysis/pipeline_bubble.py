@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis import metrics
-from simulator.analysis.memory import stages
-from simulator.analysis.timeline import Floats, Timeline
-from simulator.schedule.ops import Compute, Op
+from clustersim.simulator.analysis import metrics
+from clustersim.simulator.analysis.memory import stages
+from clustersim.simulator.analysis.timeline import Floats, Timeline
+from clustersim.simulator.schedule.ops import Compute, Op
 
 
 class Bubble(NamedTuple):

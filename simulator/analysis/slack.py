@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis.span_causes import Causes, Spans
-from simulator.analysis.timeline import NO_COMMUNICATION, Floats, Integers, Timeline
+from clustersim.simulator.analysis.span_causes import Causes, Spans
+from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Floats, Integers, Timeline
 
 
 class Constraints(NamedTuple):

@@ -25,12 +25,12 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis.intervals import ONE_INSTANT
-from simulator.analysis.timeline import NO_COMMUNICATION, Columns, Floats, Integers, Timeline
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.dependencies import Dependencies, OpsByName, dependencies
-from simulator.schedule.ops import Collective, Op, Recv, Send
-from simulator.schedule.program import Program
+from clustersim.simulator.analysis.intervals import ONE_INSTANT
+from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns, Floats, Integers, Timeline
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.dependencies import Dependencies, OpsByName, dependencies
+from clustersim.simulator.schedule.ops import Collective, Op, Recv, Send
+from clustersim.simulator.schedule.program import Program
 
 Flags = npt.NDArray[np.bool_]
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simulator.hardware.cluster import Cluster
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.ops import Compute, Op
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     import pandas

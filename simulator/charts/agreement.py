@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter, ScalarFormatter
 
-from simulator.charts.canvas import SUFFIXES, WIDTH, save, style
-from simulator.charts.palette import SERIES_FILLS
-from simulator.reading.errors import SimulatorError
-from simulator.reading.files import suffix_of
+from clustersim.simulator.charts.canvas import SUFFIXES, WIDTH, save, style
+from clustersim.simulator.charts.palette import SERIES_FILLS
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.files import suffix_of
 
 Pairs = Sequence[tuple[float, float]]
 """(measured, predicted)."""

@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simulator.analysis import metrics
-from simulator.analysis.timeline import Integers, Timeline
-from simulator.charts.canvas import (
+from clustersim.simulator.analysis import metrics
+from clustersim.simulator.analysis.timeline import Integers, Timeline
+from clustersim.simulator.charts.canvas import (
     PIXELS,
     TEXT,
     WIDTH,
@@ -25,11 +25,11 @@ from simulator.charts.canvas import (
     time_axis,
     time_unit,
 )
-from simulator.charts.palette import OTHER_COMPUTE, PHASE_PAINTS, Paint, part_paint, parts_in_order
-from simulator.charts.rank_groups import Group, same_values
-from simulator.charts.rows import shown
-from simulator.reading.errors import SimulatorError
-from simulator.reading.units import show
+from clustersim.simulator.charts.palette import OTHER_COMPUTE, PHASE_PAINTS, Paint, part_paint, parts_in_order
+from clustersim.simulator.charts.rank_groups import Group, same_values
+from clustersim.simulator.charts.rows import shown
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.units import show
 
 TITLE = "Step time by what it went to"
 LEAST_PIXELS = 0.5

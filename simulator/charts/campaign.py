@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from simulator.charts.canvas import SUFFIXES, TITLE, WIDTH, fitting, save, style
-from simulator.charts.palette import SERIES_FILLS
-from simulator.reading.files import suffix_of
-from simulator.reading.units import show_long
+from clustersim.simulator.charts.canvas import SUFFIXES, TITLE, WIDTH, fitting, save, style
+from clustersim.simulator.charts.palette import SERIES_FILLS
+from clustersim.simulator.reading.files import suffix_of
+from clustersim.simulator.reading.units import show_long
 
 GREY = "#4D4D4D"
 LEAST_SHARE = 0.0005

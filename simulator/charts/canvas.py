@@ -17,8 +17,8 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import TextToPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from simulator.charts.palette import WAIT, Paint
-from simulator.reading.files import suffix_of, written
+from clustersim.simulator.charts.palette import WAIT, Paint
+from clustersim.simulator.reading.files import suffix_of, written
 
 Window = tuple[float, float]
 """Begin and end in s."""

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from simulator.charts.canvas import columns_beside, stacked
-from simulator.charts.palette import SERIES_FILLS
-from simulator.network.step import Step
-from simulator.reading.errors import SimulatorError
+from clustersim.simulator.charts.canvas import columns_beside, stacked
+from clustersim.simulator.charts.palette import SERIES_FILLS
+from clustersim.simulator.network.step import Step
+from clustersim.simulator.reading.errors import SimulatorError
 
 MOST_RANKS, MOST_ROUNDS = 16, 40
 """Ranks and rounds up to which each message is drawn; more are an image, a point for each rank and round."""

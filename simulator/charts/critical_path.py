@@ -12,15 +12,15 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from simulator.analysis.critical_path import CriticalPath, critical_path
-from simulator.analysis.timeline import Floats, Integers, Timeline
-from simulator.charts.canvas import Window, columns_beside, patch, stacked, time_axis
-from simulator.charts.gantt import draw_rows, height_of, middles
-from simulator.charts.palette import PART_PAINTS, Paint, axis_paint, in_order
-from simulator.charts.rows import Boxes, Row, chosen, shown_window
-from simulator.charts.shades import drawn
-from simulator.reading.errors import SimulatorError
-from simulator.reading.units import show
+from clustersim.simulator.analysis.critical_path import CriticalPath, critical_path
+from clustersim.simulator.analysis.timeline import Floats, Integers, Timeline
+from clustersim.simulator.charts.canvas import Window, columns_beside, patch, stacked, time_axis
+from clustersim.simulator.charts.gantt import draw_rows, height_of, middles
+from clustersim.simulator.charts.palette import PART_PAINTS, Paint, axis_paint, in_order
+from clustersim.simulator.charts.rows import Boxes, Row, chosen, shown_window
+from clustersim.simulator.charts.shades import drawn
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.units import show
 
 MOST_ROWS = 24
 """Number of ranks on the path above which ranks of one role share a row."""

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure as Figure
+from matplotlib.figure import Figure as Figure  # noqa: PLC0414 - the type of what this file returns
 
-from simulator.analysis.timeline import Timeline
-from simulator.charts.bars import TITLE, breakdown_bars, breakdown_chart
-from simulator.charts.canvas import SUFFIXES, Window, save, style
-from simulator.charts.critical_path import critical_chart
-from simulator.charts.gantt import beside_chart, pipeline_chart, timeline_chart
-from simulator.charts.memory import Reserved, memory_chart
-from simulator.charts.network import links_chart, topology_chart
-from simulator.charts.pareto import ParetoPoint, pareto_chart
-from simulator.charts.variation import repeats_chart
-from simulator.reading.errors import SimulatorError
-from simulator.reading.files import suffix_of
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts.bars import TITLE, breakdown_bars, breakdown_chart
+from clustersim.simulator.charts.canvas import SUFFIXES, Window, save, style
+from clustersim.simulator.charts.critical_path import critical_chart
+from clustersim.simulator.charts.gantt import beside_chart, pipeline_chart, timeline_chart
+from clustersim.simulator.charts.memory import Reserved, memory_chart
+from clustersim.simulator.charts.network import links_chart, topology_chart
+from clustersim.simulator.charts.pareto import ParetoPoint, pareto_chart
+from clustersim.simulator.charts.variation import repeats_chart
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.files import suffix_of
 
 Chart = Callable[[Timeline, Sequence[int] | None, Window | None, str | None], Figure]
 

@@ -13,8 +13,8 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from simulator.analysis.timeline import Floats, Timeline
-from simulator.charts.canvas import (
+from clustersim.simulator.analysis.timeline import Floats, Timeline
+from clustersim.simulator.charts.canvas import (
     DPI,
     HATCH,
     PIXELS,
@@ -27,14 +27,14 @@ from simulator.charts.canvas import (
     virtual_hatch,
     virtual_patch,
 )
-from simulator.charts.palette import WAIT, Paint, in_order
-from simulator.charts.pipeline import pipeline_rows
-from simulator.charts.rank_groups import groups
-from simulator.charts.rows import Row, Shown, chosen, evenly, rows, shown, shown_window
-from simulator.charts.shades import Drawn, Shades, colours, drawn
-from simulator.charts.steady_state import Period, steady_period
-from simulator.reading.errors import SimulatorError
-from simulator.reading.units import show
+from clustersim.simulator.charts.palette import WAIT, Paint, in_order
+from clustersim.simulator.charts.pipeline import pipeline_rows
+from clustersim.simulator.charts.rank_groups import groups
+from clustersim.simulator.charts.rows import Row, Shown, chosen, evenly, rows, shown, shown_window
+from clustersim.simulator.charts.shades import Drawn, Shades, colours, drawn
+from clustersim.simulator.charts.steady_state import Period, steady_period
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.units import show
 
 COMPUTE_HEIGHT, OTHER_HEIGHT, GAP = 1.0, 0.62, 0.3
 """Of rows and between ranks; the unit is the height of a row that computes."""

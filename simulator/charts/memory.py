@@ -16,14 +16,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from simulator.analysis import memory
-from simulator.analysis.timeline import Floats, Timeline
-from simulator.charts.canvas import PIXELS, TITLE, WIDTH, Window, columns_beside, fitting, stacked, time_axis
-from simulator.charts.palette import categories_in_order, category_fill
-from simulator.charts.pipeline import pipeline_ranks
-from simulator.charts.rows import evenly, shown_window
-from simulator.reading.errors import SimulatorError
-from simulator.reading.units import show
+from clustersim.simulator.analysis import memory
+from clustersim.simulator.analysis.timeline import Floats, Timeline
+from clustersim.simulator.charts.canvas import PIXELS, TITLE, WIDTH, Window, columns_beside, fitting, stacked, time_axis
+from clustersim.simulator.charts.palette import categories_in_order, category_fill
+from clustersim.simulator.charts.pipeline import pipeline_ranks
+from clustersim.simulator.charts.rows import evenly, shown_window
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.units import show
 
 MOST_CURVES = 10
 """Curves of ranks in one chart at most."""

@@ -20,14 +20,14 @@ from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy import linspace
 
-from simulator.analysis import network_traffic
-from simulator.analysis.network_traffic import CableLoad, cable_load
-from simulator.analysis.timeline import Timeline
-from simulator.charts.canvas import RIGHT, TITLE, WIDTH, Window, fitting, legend, stacked, time_axis
-from simulator.charts.rows import shown_window
-from simulator.charts.topology_layout import SERVERS, Edge, TopologyPicture, Vertex, topology
-from simulator.reading.errors import SimulatorError
-from simulator.reading.units import show
+from clustersim.simulator.analysis import network_traffic
+from clustersim.simulator.analysis.network_traffic import CableLoad, cable_load
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts.canvas import RIGHT, TITLE, WIDTH, Window, fitting, legend, stacked, time_axis
+from clustersim.simulator.charts.rows import shown_window
+from clustersim.simulator.charts.topology_layout import SERVERS, Edge, TopologyPicture, Vertex, topology
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.units import show
 
 LINKS = "Link use over time"
 MOST_KINDS = 6

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from simulator.schedule.mesh import family
-from simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
-from simulator.schedule.pipeline_order import PHASES
+from clustersim.simulator.schedule.mesh import family
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import PHASES
 
 
 class Paint(NamedTuple):

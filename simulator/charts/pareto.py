@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from simulator.charts.canvas import DPI, WIDTH, fitting
-from simulator.charts.palette import SERIES_FILLS
-from simulator.reading.units import show
+from clustersim.simulator.charts.canvas import DPI, WIDTH, fitting
+from clustersim.simulator.charts.palette import SERIES_FILLS
+from clustersim.simulator.reading.units import show
 
 HEIGHT = 5.6
 """Inches."""
@@ -43,7 +43,8 @@ class ParetoPoint(NamedTuple):
 def frontier(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
     """Return the points that no other one beats in time and memory, in order of time.
 
-    >>> [one.name for one in frontier([Point("a", 1, 3, True), Point("b", 2, 2, True), Point("c", 3, 2, True)])]
+    >>> points = [ParetoPoint("a", 1, 3, True), ParetoPoint("b", 2, 2, True), ParetoPoint("c", 3, 2, True)]
+    >>> [one.name for one in frontier(points)]
     ['a', 'b']
     """
     found: list[ParetoPoint] = []

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis.memory import stage_of, stages
-from simulator.analysis.timeline import NO_MICRO_BATCH, Timeline, micro_batches
-from simulator.charts.palette import PHASE_PAINTS
-from simulator.charts.rows import MOST_CLASSES, MOST_GIVEN, Boxes, Label, Row, chosen, evenly
-from simulator.reading.errors import SimulatorError
-from simulator.reading.units import show
-from simulator.schedule.ops import Compute, Op
-from simulator.schedule.pipeline_order import PHASES, Action
+from clustersim.simulator.analysis.memory import stage_of, stages
+from clustersim.simulator.analysis.timeline import NO_MICRO_BATCH, Timeline, micro_batches
+from clustersim.simulator.charts.palette import PHASE_PAINTS
+from clustersim.simulator.charts.rows import MOST_CLASSES, MOST_GIVEN, Boxes, Label, Row, chosen, evenly
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.simulator.schedule.pipeline_order import PHASES, Action
 
 PHASE_LETTERS = tuple(PHASES)
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis.memory import stages
-from simulator.analysis.timeline import Columns, Floats, Integers, Timeline
+from clustersim.simulator.analysis.memory import stages
+from clustersim.simulator.analysis.timeline import Columns, Floats, Integers, Timeline
 
 SAMPLES = 8
 """Spans that are compared first, so that most pairs of unequal ranks need no more."""

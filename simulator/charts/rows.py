@@ -10,13 +10,21 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis.timeline import NO_MICRO_BATCH, Columns, Floats, Integers, Timeline, micro_batches, op_names
-from simulator.charts.palette import WAIT, Paint, paint_of
-from simulator.charts.rank_groups import MOST_COMPARED, Group, group_name
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.ops import Compute, Op
-from simulator.schedule.pipeline_order import PHASES
-from simulator.schedule.program import Program
+from clustersim.simulator.analysis.timeline import (
+    NO_MICRO_BATCH,
+    Columns,
+    Floats,
+    Integers,
+    Timeline,
+    micro_batches,
+    op_names,
+)
+from clustersim.simulator.charts.palette import WAIT, Paint, paint_of
+from clustersim.simulator.charts.rank_groups import MOST_COMPARED, Group, group_name
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.simulator.schedule.pipeline_order import PHASES
+from clustersim.simulator.schedule.program import Program
 
 MOST_CLASSES = 32
 """Classes of equal ranks that a chart shows at most, unless ranks are given."""

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis.intervals import averages
-from simulator.analysis.timeline import Floats, Integers
-from simulator.charts.palette import WAIT, Paint, in_order
-from simulator.charts.rows import Boxes
+from clustersim.simulator.analysis.intervals import averages
+from clustersim.simulator.analysis.timeline import Floats, Integers
+from clustersim.simulator.charts.palette import WAIT, Paint, in_order
+from clustersim.simulator.charts.rows import Boxes
 
 REACH = 8
 """Columns to each side of a moving mean; boxes that repeat within so many columns cannot be told apart in a mixture."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis.timeline import Columns, Floats, Timeline, micro_batches
-from simulator.schedule.ops import Compute, Op
+from clustersim.simulator.analysis.timeline import Columns, Floats, Timeline, micro_batches
+from clustersim.simulator.schedule.ops import Compute, Op
 
 ALIKE = 0.02
 """Share by which the lengths of two periods may differ."""

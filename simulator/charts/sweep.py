@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator, PercentFormatter
 
-from simulator.charts.canvas import (
+from clustersim.simulator.charts.canvas import (
     AXIS,
     DPI,
     LINE,
@@ -30,9 +30,9 @@ from simulator.charts.canvas import (
     text_width,
     upright,
 )
-from simulator.charts.palette import SERIES_FILLS
-from simulator.reading.errors import SimulatorError
-from simulator.reading.units import UNITS, show
+from clustersim.simulator.charts.palette import SERIES_FILLS
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.units import UNITS, show
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MOST_SERIES = len(SERIES_FILLS) * len(MARKERS)
@@ -191,8 +191,9 @@ class Cell(NamedTuple):
 class HeatMap(NamedTuple):
     """The *cells* by (row, column): *rows* are values of *y*, *columns* of *x*. *told*: a line below the title.
 
-    *dimension* of the *quantity*: a key of `simulator.reading.units.UNITS`, share, or empty for a plain number. *unfit*: the
-    colour of cells that do not fit; by default they have that of their value. The scale is then that of the others.
+    *dimension* of the *quantity*: a key of `simulator.reading.units.UNITS`, share, or empty for a plain number.
+    *unfit*: the colour of cells that do not fit; by default they have that of their value. The scale is then that of
+    the others.
     """
 
     x: str

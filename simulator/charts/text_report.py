@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from simulator.analysis.memory import Memory, stage_of
-from simulator.analysis.timeline import Timeline
-from simulator.charts.palette import parts_in_order
-from simulator.charts.pipeline import pipeline_ranks, stretches
-from simulator.reading import plain_text
-from simulator.reading.units import show
+from clustersim.simulator.analysis.memory import Memory, stage_of
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts.palette import parts_in_order
+from clustersim.simulator.charts.pipeline import pipeline_ranks, stretches
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.units import show
 
 EQUAL = 1e-9
 """Relative difference below which two times are printed as equal: sums of millions of doubles agree to that."""

@@ -10,11 +10,11 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis import network_traffic
-from simulator.analysis.timeline import Floats, Timeline
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.hashing import Indices
-from simulator.hardware.topology import NONE
+from clustersim.simulator.analysis import network_traffic
+from clustersim.simulator.analysis.timeline import Floats, Timeline
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.hardware.topology import NONE
 
 MOST_VERTICES = 40
 """Vertices up to which a cluster is drawn whole."""

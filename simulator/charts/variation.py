@@ -14,11 +14,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from simulator.analysis.metrics import percentiles
-from simulator.charts.canvas import SUFFIXES, TITLE, WIDTH, fitting, legend, save, style, time_unit
-from simulator.charts.palette import SERIES_FILLS
-from simulator.reading.errors import SimulatorError
-from simulator.reading.files import suffix_of
+from clustersim.simulator.analysis.metrics import percentiles
+from clustersim.simulator.charts.canvas import SUFFIXES, TITLE, WIDTH, fitting, legend, save, style, time_unit
+from clustersim.simulator.charts.palette import SERIES_FILLS
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.files import suffix_of
 
 LINES: dict[str, Any] = {"p5": ":", "p50": "-", "p95": "--", "p99": "-."}
 MOST_BINS = 60

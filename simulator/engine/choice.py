@@ -6,8 +6,8 @@ import logging
 from functools import cache
 from pathlib import Path
 
-from simulator.reading.errors import SimulatorError
-from simulator.reading.lookup import installed, loaded
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.lookup import installed, loaded
 
 ENGINES = ("auto", "simpy", "compiled")
 
@@ -55,14 +55,14 @@ class _Simulated:
 
 def _compiled_before() -> bool:
     """Return whether the compiled engine is loaded, or kept on disk by an earlier process."""
-    return loaded("simulator.engine.compiled.event_loop") or _kept()
+    return loaded("clustersim.simulator.engine.compiled.event_loop") or _kept()
 
 
 @cache
 def _kept() -> bool:
-    from simulator.engine.compiled.compilation import is_kept
+    from clustersim.simulator.engine.compiled.compilation import is_kept
 
-    return is_kept(Path(__file__).with_name("compiled.py"), "_advance")
+    return is_kept(Path(__file__).with_name("compiled") / "event_loop.py", "_advance")
 
 
 @cache

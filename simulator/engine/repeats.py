@@ -13,12 +13,12 @@ from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 
-from simulator.engine.interface.outcome import deadlock
-from simulator.engine.simulate import Simulation
-from simulator.schedule.gc_paused import gc_paused
+from clustersim.simulator.engine.interface.outcome import deadlock
+from clustersim.simulator.engine.simulate import Simulation
+from clustersim.simulator.schedule.gc_paused import gc_paused
 
 if TYPE_CHECKING:
-    from simulator.engine.compiled.lowering import Lowering
+    from clustersim.simulator.engine.compiled.lowering import Lowering
 
 MOST_BYTES = 2**32
 """The most memory for the durations of concurrent runs; a run of 12,288 ranks needs 0.5 GB."""
@@ -38,7 +38,7 @@ class _Repeats:
     """Runs of *simulation* on the compiled engine, one for each of *seeds*."""
 
     def __init__(self, simulation: Simulation, seeds: Sequence[int]) -> None:
-        from simulator.engine.compiled.lowering import lower
+        from clustersim.simulator.engine.compiled.lowering import lower
 
         self.simulation, self.seeds = simulation, seeds
         first = simulation.with_seed(seeds[0])
@@ -59,7 +59,7 @@ class _Repeats:
                 raise
 
     def _step_time(self, seed: int) -> float:
-        from simulator.engine.compiled.execution import Execution
+        from clustersim.simulator.engine.compiled.execution import Execution
 
         def watch(fraction: float) -> None:
             if self.stopped.is_set():

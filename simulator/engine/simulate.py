@@ -9,26 +9,26 @@ from math import inf
 
 import numpy as np
 
-from simulator.analysis.timeline import FlowLinks, LinkUse, Timeline
-from simulator.engine.choice import choose, numba_fault, numba_found
-from simulator.engine.folding.folding import Folding
-from simulator.engine.interface.conditions import Conditions
-from simulator.engine.interface.outcome import Outcome, deadlock
-from simulator.engine.interface.pricing import Pricing
-from simulator.engine.interface.setup import RankClasses, Setup, Unfolded
-from simulator.engine.interface.variation import Variation
-from simulator.hardware.accelerator import Software
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.ideal import ideal
-from simulator.network.plan import Flow
-from simulator.network.transport import Transport
-from simulator.reading.errors import ClusterError
-from simulator.schedule.gc_paused import gc_paused
-from simulator.schedule.matching import Matching
-from simulator.schedule.mesh import family
-from simulator.schedule.ops import Collective, Recv, Send
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.timeline import FlowLinks, LinkUse, Timeline
+from clustersim.simulator.engine.choice import choose, numba_fault, numba_found
+from clustersim.simulator.engine.folding.folding import Folding
+from clustersim.simulator.engine.interface.conditions import Conditions
+from clustersim.simulator.engine.interface.outcome import Outcome, deadlock
+from clustersim.simulator.engine.interface.pricing import Pricing
+from clustersim.simulator.engine.interface.setup import RankClasses, Setup, Unfolded
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.ideal import ideal
+from clustersim.simulator.network.plan import Flow
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.schedule.gc_paused import gc_paused
+from clustersim.simulator.schedule.matching import Matching
+from clustersim.simulator.schedule.mesh import family
+from clustersim.simulator.schedule.ops import Collective, Recv, Send
+from clustersim.simulator.schedule.schedule import Schedule
 
 MOST_SPANS = 30_000_000
 """The most spans that are kept, at 40 bytes each. If all ranks differ, a larger run keeps the spans of a few ranks, and
@@ -177,8 +177,8 @@ class Simulation:
             self.fraction = fraction
 
         if self.chosen_engine == "simpy":
-            from simulator.engine.reference.simulation import TooManyRatesError
-            from simulator.engine.reference.simulation import run as run_reference
+            from clustersim.simulator.engine.reference.simulation import TooManyRatesError
+            from clustersim.simulator.engine.reference.simulation import run as run_reference
 
             # few ops may have many flows, which only shows while they run
             bounded = self.engine == "auto" and numba_found()
@@ -188,7 +188,7 @@ class Simulation:
                 if numba_fault():
                     return run_reference(setup, watch)
                 self.__dict__["chosen_engine"] = "compiled"
-        from simulator.engine.compiled.execution import run
+        from clustersim.simulator.engine.compiled.execution import run
 
         return run(setup, watch, self.kept)
 

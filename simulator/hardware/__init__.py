@@ -1,1 +1,3 @@
-"""Hardware: kernels and the accelerators that compute them, clusters as graphs of links, and the numbering of their equal parts."""
+"""Hardware: kernels and the accelerators that compute them, clusters as graphs of links, and the numbering of their
+equal parts.
+"""

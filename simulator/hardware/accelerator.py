@@ -1,7 +1,8 @@
 """Durations of kernels on an accelerator, and the launch costs of a software stack.
 
-A matrix product takes the tiles and waves of `simulator.hardware.matrix_products`, or the traffic of its operands; other kernels are
-bound by memory. The duration of an op is a smooth maximum of the GPU's time and the host's time to launch its kernels.
+A matrix product takes the tiles and waves of `simulator.hardware.matrix_products`, or the traffic of its operands;
+other kernels are bound by memory. The duration of an op is a smooth maximum of the GPU's time and the host's time to
+launch its kernels.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from statistics import NormalDist
 
-from simulator.hardware.kernel import BYTES, EXECUTED, Kernel
-from simulator.hardware.matrix_products import Tiling, one_product
-from simulator.reading.errors import ClusterError
+from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, Kernel
+from clustersim.simulator.hardware.matrix_products import Tiling, one_product
+from clustersim.simulator.reading.errors import ClusterError
 
 UNALIGNED = 0.5
 """Speed of a product on tensor cores with unaligned rows, relative to aligned ones, unless the GPU's file has it.

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.hashing import Indices, counted
-from simulator.hardware.links import Floats, Link, Links
-from simulator.hardware.topology import NONE, Ends, Topology, graph_of, search_route, topology_of
-from simulator.reading.errors import ClusterError
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.hashing import Indices, counted
+from clustersim.simulator.hardware.links import Floats, Link, Links
+from clustersim.simulator.hardware.topology import NONE, Ends, Topology, graph_of, search_route, topology_of
+from clustersim.simulator.reading.errors import ClusterError
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from simulator.hardware.topology import Regularity
+    from clustersim.simulator.hardware.topology import Regularity
 
 __all__ = ["Cluster", "Link", "Router"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal
 
-from simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.errors import ScheduleError
 
 CLASSES = (
     "product",

@@ -12,7 +12,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.hardware.hashing import Indices, Table, counted
+from clustersim.simulator.hardware.hashing import Indices, Table, counted
 
 Floats = NDArray[np.float64]
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.hashing import Indices, T, Table, counted
-from simulator.hardware.links import Link, Links
-from simulator.reading.errors import ClusterError
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.hashing import Indices, T, Table, counted
+from clustersim.simulator.hardware.links import Link, Links
+from clustersim.simulator.reading.errors import ClusterError
 
 if TYPE_CHECKING:
     import networkx as nx

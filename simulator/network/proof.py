@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isclose, lcm, prod
 
-from simulator.network.step import Group, Step
-from simulator.reading.errors import SimulatorError
+from clustersim.simulator.network.step import Group, Step
+from clustersim.simulator.reading.errors import SimulatorError
 
 Vector = list[int]
 """By chunk the contributions that a rank holds of it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.links import Link
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import Link
 
 PAYLOAD = 1448 / 1538
 """Share of an Ethernet frame of 1,500 B that is payload under TCP. Inside are 52 B of IP and TCP headers with

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf, log2
 
-from simulator.hardware.links import STORES, Link
-from simulator.network.tcp import ONE_CORE, TCP
+from clustersim.simulator.hardware.links import STORES, Link
+from clustersim.simulator.network.tcp import ONE_CORE, TCP
 
 NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
 """Link classes, as in NCCL (src/graph/tuning.cc, NCCL_HW_*)."""

@@ -1,1 +1,3 @@
-"""Reading of files: documents whose values know their place in a file, quantities with units, names, and text for files and terminals."""
+"""Reading of files: documents whose values know their place in a file, quantities with units, names, and text for files
+and terminals.
+"""

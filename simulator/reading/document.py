@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.reading.errors import PlacedError, ScenarioError
+from clustersim.simulator.reading.errors import PlacedError, ScenarioError
 
 Path = tuple[str | int, ...]
 """Keys of mappings and indices of lists, from the root down."""

@@ -16,7 +16,7 @@ from io import StringIO
 from pathlib import Path
 from secrets import token_hex
 
-from simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.errors import SimulatorError
 
 
 class UnreadableFile(SimulatorError):  # noqa: N818 - it names the fault

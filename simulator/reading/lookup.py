@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.errors import SimulatorError
 
 
 class UnknownName(SimulatorError):  # noqa: N818 - it names the fault
@@ -105,7 +105,8 @@ def find(package: str, name: str) -> Any:
 def plain(package: str, name: str) -> str:
     """Return the name of a file of *package* that is given by its import path; any other *name* as it is.
 
-    >>> plain("topologies.gpus", "topologies.gpus.v100_16gb"), plain("topologies.gpus", "mylab.gpus.x")
+    >>> gpus = "clustersim.topologies.gpus"
+    >>> plain(gpus, f"{gpus}.v100_16gb"), plain(gpus, "mylab.gpus.x")
     ('v100_16gb', 'mylab.gpus.x')
     """
     home, _, stem = name.rpartition(".")

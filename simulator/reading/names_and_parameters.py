@@ -10,10 +10,10 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, create_model
 
-from simulator.reading.errors import SimulatorError
-from simulator.reading.lookup import find, names, plain
-from simulator.reading.quantities import Section
-from simulator.reading.validation import Fault, listed, near
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.lookup import find, names, plain
+from clustersim.simulator.reading.quantities import Section
+from clustersim.simulator.reading.validation import Fault, listed, near
 
 
 def known(name: str, package: str, extra: Sequence[str] = (), only: Sequence[str] | None = None) -> str:

@@ -19,9 +19,9 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from simulator.reading.document import Document, Path
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import written
+from clustersim.simulator.reading.document import Document, Path
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import written
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -10,11 +10,11 @@ import os
 import pathlib
 from typing import Any
 
-from simulator.reading.document import Document, Path, Position
-from simulator.reading.errors import ScenarioError
-from simulator.reading.files import UnreadableFile, read_text
-from simulator.reading.plain_text import joined, text_fault
-from simulator.reading.validation import Fault
+from clustersim.simulator.reading.document import Document, Path, Position
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import UnreadableFile, read_text
+from clustersim.simulator.reading.plain_text import joined, text_fault
+from clustersim.simulator.reading.validation import Fault
 
 LARGEST = 4 * 2**20
 """Bytes of a file at most: scenarios and catalogue files are small."""

@@ -10,8 +10,8 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.schedule.ops import Collective, Copy, Op, Recv, Send
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
+from clustersim.simulator.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     import torch

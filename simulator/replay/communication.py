@@ -15,12 +15,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from simulator.reading.errors import ReplayError
-from simulator.replay.buffers import Buffers, elements, members, sent_directly
-from simulator.replay.rank_process import Member
-from simulator.replay.rendezvous import Channel, CollectiveRendezvous, Message, Rendezvous, channels, pairs, tags
-from simulator.schedule.ops import Collective, Copy, Op, Recv, Send
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.reading.errors import ReplayError
+from clustersim.simulator.replay.buffers import Buffers, elements, members, sent_directly
+from clustersim.simulator.replay.rank_process import Member
+from clustersim.simulator.replay.rendezvous import (
+    Channel,
+    CollectiveRendezvous,
+    Message,
+    Rendezvous,
+    channels,
+    pairs,
+    tags,
+)
+from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
+from clustersim.simulator.schedule.schedule import Schedule
 
 _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis.timeline import NO_COMMUNICATION, Floats, Integers, Timeline, op_names, op_streams
-from simulator.replay.rendezvous import communications
-from simulator.schedule.mesh import family
-from simulator.schedule.ops import Collective, Compute, Delay, Op, Recv, Send
+from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Floats, Integers, Timeline, op_names, op_streams
+from clustersim.simulator.replay.rendezvous import communications
+from clustersim.simulator.schedule.mesh import family
+from clustersim.simulator.schedule.ops import Collective, Compute, Delay, Op, Recv, Send
 
 COMPUTATION = "computation"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from simulator.hardware.kernel import Kernel
-from simulator.replay.clock import now, sleep_until
-from simulator.schedule.ops import Compute
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.replay.clock import now, sleep_until
+from clustersim.simulator.schedule.ops import Compute
 
 Computation = Callable[[Compute, float], None]
 """Executes an op whose modelled end is the given time (of `clock.now`)."""

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.analysis.timeline import Floats
-from simulator.replay import clock
-from simulator.replay.buffers import Buffers, host_elements, longest_buffers
-from simulator.replay.rank_process import Member
-from simulator.replay.rendezvous import Rendezvous, rendezvous_of
-from simulator.schedule.ops import Compute, Op
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.timeline import Floats
+from clustersim.simulator.replay import clock
+from clustersim.simulator.replay.buffers import Buffers, host_elements, longest_buffers
+from clustersim.simulator.replay.rank_process import Member
+from clustersim.simulator.replay.rendezvous import Rendezvous, rendezvous_of
+from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.simulator.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from simulator.replay.communication import Communication
+    from clustersim.simulator.replay.communication import Communication
 
 LEAD = 0.02
 """Seconds from the agreement on a start time to the start. Within them the last rank must receive it."""
@@ -46,7 +46,7 @@ def execute(member: Member, job: Job) -> list[Floats]:
 
     Each repetition is reported with its number when it ends.
     """
-    from simulator.replay.communication import Communication
+    from clustersim.simulator.replay.communication import Communication
 
     clock.wake_promptly()
     communication = Communication(job.schedule, member)
@@ -70,7 +70,7 @@ class RankExecution:
     """The *job* of *member* with the state that all repetitions share: buffers and the way to compute."""
 
     def __init__(self, member: Member, job: Job, communication: Communication) -> None:
-        from simulator.replay.computation import computation
+        from clustersim.simulator.replay.computation import computation
 
         self.member, self.job, self.communication = member, job, communication
         self.streams = tasks(job.schedule, member.rank)

@@ -17,10 +17,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from simulator.reading.errors import ReplayError
-from simulator.replay import rank_process
-from simulator.replay.processes import death, end, start
-from simulator.replay.rank_process import Member, Place, Work, device_of, on_loopback, open_world, prepare
+from clustersim.simulator.reading.errors import ReplayError
+from clustersim.simulator.replay import rank_process
+from clustersim.simulator.replay.processes import death, end, start
+from clustersim.simulator.replay.rank_process import Member, Place, Work, device_of, on_loopback, open_world, prepare
 
 GRACE = 0.5
 """Seconds to wait for other failures after the first: ranks that lose a partner fail too, and may report earlier."""
@@ -115,7 +115,9 @@ def _ranks(ranks: list[int]) -> str:
 TIMEOUT = 300.0
 """Default limit for a whole launch, s."""
 
-PRELOADED = tuple(f"simulator.replay.{name}" for name in ("process", "execution", "communication", "computation"))
+PRELOADED = tuple(
+    f"clustersim.simulator.replay.{name}" for name in ("rank_process", "execution", "communication", "computation")
+)
 """Imports of the fork server, and torch with them."""
 
 OnReport = Callable[[int, Any], None]

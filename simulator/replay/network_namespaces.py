@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from simulator.reading.errors import ClusterError
+from clustersim.simulator.reading.errors import ClusterError
 
 PREFIX = "clustersim-"
 """Prefix of every namespace. Then follow the process id and its start time, which distinguishes reused ids."""

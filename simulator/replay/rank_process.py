@@ -18,9 +18,9 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
-from simulator.reading.errors import ReplayError, SimulatorError
-from simulator.replay import clock, network_namespaces
-from simulator.replay.processes import begin
+from clustersim.simulator.reading.errors import ReplayError, SimulatorError
+from clustersim.simulator.replay import clock, network_namespaces
+from clustersim.simulator.replay.processes import begin
 
 LOOPBACK = "127.0.0.1"
 """The address that never leaves the machine (RFC 1122, 3.2.1.3)."""

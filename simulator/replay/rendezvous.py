@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.analysis.timeline import NO_COMMUNICATION, Integers
-from simulator.schedule.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
-from simulator.schedule.ops import Op, Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Integers
+from clustersim.simulator.schedule.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
+from clustersim.simulator.schedule.ops import Op, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.schedule import Schedule
 
 
 class Channel(NamedTuple):

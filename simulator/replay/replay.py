@@ -12,14 +12,14 @@ from statistics import median_low
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis.timeline import NO_COMMUNICATION, Columns, Floats, Timeline
-from simulator.reading.errors import ReplayError
-from simulator.replay.execution import Job, execute
-from simulator.replay.launch import TIMEOUT, launch
-from simulator.replay.rank_process import Place
-from simulator.replay.rendezvous import communications
-from simulator.schedule.ops import Collective, Copy, Op, Recv, Send, scaled_bytes
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns, Floats, Timeline
+from clustersim.simulator.reading.errors import ReplayError
+from clustersim.simulator.replay.execution import Job, execute
+from clustersim.simulator.replay.launch import TIMEOUT, launch
+from clustersim.simulator.replay.rank_process import Place
+from clustersim.simulator.replay.rendezvous import communications
+from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send, scaled_bytes
+from clustersim.simulator.schedule.schedule import Schedule
 
 COMPUTE = ("sleep", "spin", "kernels")
 """Ways to compute: sleep or spin for the modelled time, or execute the kernels."""

@@ -22,11 +22,11 @@ from itertools import count
 
 import networkx as nx
 
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.links import Link
-from simulator.reading.errors import ClusterError
-from simulator.replay import processes
-from simulator.replay.network_namespaces import (
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.replay import processes
+from clustersim.simulator.replay.network_namespaces import (
     iproute,
     leftovers,
     listed,
@@ -35,8 +35,8 @@ from simulator.replay.network_namespaces import (
     set_parameters,
     unavailable_reason,
 )
-from simulator.replay.processes import blocked
-from simulator.replay.rank_process import Place
+from clustersim.simulator.replay.processes import blocked
+from clustersim.simulator.replay.rank_process import Place
 
 FRAME = 1514
 """Bytes of a full frame as tc counts it."""

@@ -16,12 +16,12 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from simulator.schedule.matching import Integers, Matching, request_of
-from simulator.schedule.mesh import NOWHERE, Axis
-from simulator.schedule.ops import COLLECTIVES, Collective, Compute, Delay, Op, Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Block, Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.schedule.matching import Integers, Matching, request_of
+from clustersim.simulator.schedule.mesh import NOWHERE, Axis
+from clustersim.simulator.schedule.ops import COLLECTIVES, Collective, Compute, Delay, Op, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Block, Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 _Rows = npt.NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simulator.schedule.pipeline_order import PLACEHOLDER_TEXT
-from simulator.schedule.program import Program, TemplatedOps
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER_TEXT
+from clustersim.simulator.schedule.program import Program, TemplatedOps
 
 Integers = npt.NDArray[np.int64]
 

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simulator.schedule.ops import Collective, Copy, Op, Recv, Send
-from simulator.schedule.pipeline_order import PLACEHOLDER, Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 Integers = npt.NDArray[np.int64]
 

@@ -21,8 +21,8 @@ from typing import overload
 
 import numpy as np
 
-from simulator.hardware.hashing import Indices
-from simulator.reading.errors import ScheduleError
+from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.reading.errors import ScheduleError
 
 NOWHERE = -1
 """The group and the coordinate of a rank that is not on an axis."""

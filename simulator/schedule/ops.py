@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isclose
 
-from simulator.hardware.kernel import Kernel
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.pipeline_order import Action
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.pipeline_order import Action
 
 COLLECTIVES = (
     "all_reduce",

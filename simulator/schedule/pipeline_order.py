@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from simulator.reading.errors import DeadlockError, ScheduleError
+from clustersim.simulator.reading.errors import DeadlockError, ScheduleError
 
 PHASES = {
     "F": "forward",

@@ -16,9 +16,9 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.ops import Op
-from simulator.schedule.pipeline_order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.ops import Op
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
 
 _T = TypeVar("_T")
 _Name = TypeVar("_Name")

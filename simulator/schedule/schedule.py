@@ -14,11 +14,11 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.hardware.hashing import Indices
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.mesh import NOWHERE, Mesh
-from simulator.schedule.ops import Op
-from simulator.schedule.program import Program
+from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.mesh import NOWHERE, Mesh
+from clustersim.simulator.schedule.ops import Op
+from clustersim.simulator.schedule.program import Program
 
 
 @dataclass(frozen=True)

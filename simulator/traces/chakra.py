@@ -14,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from simulator.analysis.timeline import Timeline, op_names
-from simulator.schedule.dependencies import dependencies
-from simulator.schedule.matching import Matching
-from simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
-from simulator.traces.protobuf import message, number, varint
+from clustersim.simulator.analysis.timeline import Timeline, op_names
+from clustersim.simulator.schedule.dependencies import dependencies
+from clustersim.simulator.schedule.matching import Matching
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
+from clustersim.simulator.traces.protobuf import message, number, varint
 
 VERSION = "0.0.4"
 """The version of the schema."""

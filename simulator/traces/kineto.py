@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simulator.analysis.timeline import Floats, Integers, Timeline, op_streams
-from simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
-from simulator.schedule.program import Program
-from simulator.traces.slices import Track, op_texts, process_name, tracks
+from clustersim.simulator.analysis.timeline import Floats, Integers, Timeline, op_streams
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.traces.slices import Track, op_texts, process_name, tracks
 
 FIRST_STREAM = 7
 """CUDA's number of torch's first stream; stream 0 would be no stream to HolisticTraceAnalysis."""

@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from simulator.analysis import network_traffic
-from simulator.analysis.memory import curve
-from simulator.analysis.timeline import Floats, Timeline
-from simulator.charts.rows import chosen
-from simulator.reading.errors import SimulatorError
-from simulator.reading.files import suffix_of, written
-from simulator.schedule.program import Program
-from simulator.traces.protobuf import FIXED_64, LENGTH, VARINT, tag, varint
-from simulator.traces.slices import Args, Slices, Track, op_texts, process_name, slices, tracks
+from clustersim.simulator.analysis import network_traffic
+from clustersim.simulator.analysis.memory import curve
+from clustersim.simulator.analysis.timeline import Floats, Timeline
+from clustersim.simulator.charts.rows import chosen
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.files import suffix_of, written
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.traces.protobuf import FIXED_64, LENGTH, VARINT, tag, varint
+from clustersim.simulator.traces.slices import Args, Slices, Track, op_texts, process_name, slices, tracks
 
 NANOSECOND = 1e-9
 MOST_POINTS = 2_000

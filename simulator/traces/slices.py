@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis.critical_path import CriticalPath, critical_path
-from simulator.analysis.timeline import (
+from clustersim.simulator.analysis.critical_path import CriticalPath, critical_path
+from clustersim.simulator.analysis.timeline import (
     NO_COMMUNICATION,
     NO_MICRO_BATCH,
     Floats,
@@ -26,10 +26,10 @@ from simulator.analysis.timeline import (
     op_names,
     op_streams,
 )
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 NOWHERE = -1
 """Stands for a rank or a span that does not exist."""

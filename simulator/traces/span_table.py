@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis.timeline import TABLE, Timeline, op_names, op_streams
-from simulator.reading.errors import SimulatorError
-from simulator.reading.files import suffix_of, written
+from clustersim.simulator.analysis.timeline import TABLE, Timeline, op_names, op_streams
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.files import suffix_of, written
 
 AT_ONCE = 50_000
 """Rows that are converted to text at a time."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 
-import topologies
-from simulator.analysis.timeline import Timeline
-from simulator.engine.simulate import simulate
-from simulator.network.library.nccl import nccl
-from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.ops import Collective, Recv, Send
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim import topologies
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.schedule.mesh import Axis, Mesh
+from clustersim.simulator.schedule.ops import Collective, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 GPUS, NODE = 1024, 8
 SENDER, RECEIVER = 3, 515

@@ -11,12 +11,12 @@ from time import process_time
 
 from simpy import Environment, Timeout
 
-from scenarios import Scenario
-from scenarios.run.running import communicator, variation
-from simulator.engine.choice import COMPILED_FIRST_FROM, COMPILED_FROM
-from simulator.engine.compiled.execution import Execution
-from simulator.engine.compiled.lowering import lower
-from simulator.engine.simulate import Simulation
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.run.running import communicator, variation
+from clustersim.simulator.engine.choice import COMPILED_FIRST_FROM, COMPILED_FROM
+from clustersim.simulator.engine.compiled.execution import Execution
+from clustersim.simulator.engine.compiled.lowering import lower
+from clustersim.simulator.engine.simulate import Simulation
 from tests.benchmarks.claims import JITTER
 from tests.benchmarks.processes import measured
 
@@ -71,7 +71,7 @@ def choice() -> Iterator[str]:
     """What `simulator.engine.choice` weighs: CPU time of loading and of compiling the engine, against SimPy's rate."""
     plain, load = (
         (sys.executable, "-c", "import numpy"),
-        (sys.executable, "-c", "import simulator.engine.compiled.event_loop"),
+        (sys.executable, "-c", "import clustersim.simulator.engine.compiled.event_loop"),
     )
     base, kept = measured(plain), measured(load)
     with TemporaryDirectory() as folder:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import process_time
 
-from scenarios import Scenario
+from clustersim.scenarios import Scenario
 
 SCENARIO = "megascale_175b_12288a100"
 STAGES = 8

@@ -12,10 +12,10 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import Any
 
-from scenarios.scenario import Scenario
-from scenarios.specification.loading import SHIPPED
-from simulator.reading.errors import SimulatorError
-from simulator.reading.yaml_and_json import read
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.specification.loading import SHIPPED
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.yaml_and_json import read
 
 PUBLISHED = SHIPPED / "published"
 

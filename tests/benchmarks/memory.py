@@ -10,11 +10,11 @@ from csv import DictReader
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from scenarios.build.memory_need import MemoryNeed, memory_need
-from scenarios.scenario import Scenario
-from scenarios.specification.loading import SHIPPED
-from simulator.reading.errors import ScenarioError
-from simulator.reading.yaml_and_json import read
+from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.specification.loading import SHIPPED
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.yaml_and_json import read
 
 PUBLISHED = SHIPPED / "published"
 

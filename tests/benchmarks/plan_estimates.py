@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from scenarios import Scenario
-from scenarios.search.estimate.estimator import Estimator
-from scenarios.specification.loading import shipped
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.search.estimate.estimator import Estimator
+from clustersim.scenarios.specification.loading import shipped
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from math import inf
 
-from scenarios.search.planner import Planner
+from clustersim.scenarios.search.planner import Planner
 from tests.scenarios.search.jobs import random_job
 
 SIMULATED = 20

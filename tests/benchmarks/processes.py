@@ -14,7 +14,7 @@ from time import perf_counter
 
 ROOT = Path(__file__).parents[2]
 
-CLUSTERSIM = (sys.executable, "-c", "from scenarios.commands.command_line import main; main()")
+CLUSTERSIM = (sys.executable, "-c", "from clustersim.scenarios.commands.command_line import main; main()")
 CROSSING = (sys.executable, "-m", "tests.benchmarks.crossing")
 
 BYTECODE = TemporaryDirectory()

@@ -17,8 +17,8 @@ from typing import Any
 
 import networkx as nx
 
-from scenarios.commands.command_line import run
-from scenarios.specification import loading
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.specification import loading
 from tests.fuzz.limit import cpu_limit
 from tests.scenarios.calibrate.test_sources import SERVER, swept
 from tests.scenarios.exchange.formats.configurations import MODELS

@@ -19,17 +19,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from scenarios.commands.check import _line as checked
-from scenarios.commands.command_line import run
-from scenarios.scenario import Scenario
-from scenarios.specification import loading
-from scenarios.specification.specification import Specification
-from simulator.reading.document import Document
-from simulator.reading.errors import DeadlockError, SimulatorError
-from simulator.reading.validation import validated
+from clustersim.scenarios.commands.check import _line as checked
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.specification import loading
+from clustersim.scenarios.specification.specification import Specification
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.errors import DeadlockError, SimulatorError
+from clustersim.simulator.reading.validation import validated
+from clustersim.workloads.architectures.model_keys import with_plain_keys
 from tests.fuzz.limit import cpu_limit
 from tests.fuzz.values import Feature, features
-from workloads.architectures.model_keys import with_plain_keys
 
 SMALL = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "seq_length": 128, "vocab_size": 1024}
 UNIFORM = {"preset": "uniform", "gpus": 8, "hosts": 2, "bandwidth": "30 GB/s", "latency": "5 us"}

@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from simulator.reading import lookup
-from workloads.software_stack import aliases
+from clustersim.simulator.reading import lookup
+from clustersim.workloads.software_stack import aliases
 
 SCHEMA = Path(__file__).parents[2] / "scenarios" / "scenario.schema.json"
 
@@ -30,8 +30,8 @@ QUANTITIES = {"size": ("1 MB", "40 MB", "8 GB"), "time": ("10 us", "1 ms"), "ban
 
 
 NAMED: Mapping[str, Sequence[Any]] = {
-    "schedule": lookup.names("workloads.pipelines"),
-    "software": [*lookup.names("workloads.software"), *aliases(), "auto"],
+    "schedule": lookup.names("clustersim.workloads.pipelines"),
+    "software": [*lookup.names("clustersim.workloads.software"), *aliases(), "auto"],
     "transport": ["nccl", "gloo", "ideal"],
     "algorithms": [{"all_reduce": name} for name in ("ring", "tree", "hierarchical", "halving_doubling", "auto")],
     "rank_order": [["tp", "dp", "pp"], ["tp", "pp", "dp"], ["dp", "tp", "pp"]],

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from scenarios.results.result import Result
-from scenarios.results.result_kinds import VariantsResult
-from scenarios.specification.loading import shipped
-from simulator.analysis.timeline import Timeline
-from simulator.schedule.mesh import family
-from simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
+from clustersim.scenarios.results.result import Result
+from clustersim.scenarios.results.result_kinds import VariantsResult
+from clustersim.scenarios.specification.loading import shipped
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.schedule.mesh import family
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
 from tests.shipped import result_of
 
 FILE = Path(__file__).with_name("golden.json")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
+from clustersim.scenarios import Scenario
 
 ORDERS = ("pipedream", "pipedream_2bw")
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from scenarios import Scenario
-from simulator.analysis import memory
-from simulator.analysis.timeline import Timeline
-from simulator.charts.rows import rows, shown
-from simulator.charts.shades import drawn
+from clustersim.scenarios import Scenario
+from clustersim.simulator.analysis import memory
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts.rows import rows, shown
+from clustersim.simulator.charts.shades import drawn
 
 
 @pytest.fixture(scope="module")

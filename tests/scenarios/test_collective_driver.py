@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from simulator.network.library.nccl import nccl
+from clustersim.scenarios import Scenario
+from clustersim.simulator.network.library.nccl import nccl
 
 
 def collective(size: str, driver: str | None = None, **more: Any) -> dict[str, Any]:

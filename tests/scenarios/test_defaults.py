@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.alternatives.candidate import Rejected
-from scenarios.alternatives.space import Space
-from scenarios.build.built import BuiltScenario
-from scenarios.build.memory_need import memory_need
-from scenarios.commands.command_line import run
-from scenarios.defaults import defaults, open_keys, to_plan
-from scenarios.estimates import layout_memory, logged_step, machine
-from scenarios.exchange.importer import Options, imported
-from scenarios.scenario import Scenario
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.alternatives.candidate import Rejected
+from clustersim.scenarios.alternatives.space import Space
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.memory_need import memory_need
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.defaults import defaults, open_keys, to_plan
+from clustersim.scenarios.estimates import layout_memory, logged_step, machine
+from clustersim.scenarios.exchange.importer import Options, imported
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
 from tests.samples import sample
 from tests.scenarios.exchange.formats.configurations import MODELS
 from tests.scenarios.exchange.formats.expert_configurations import EXPERT_MODELS

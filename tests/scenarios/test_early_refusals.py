@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.build.memory_need import memory_need
-from scenarios.commands.command_line import run
-from scenarios.scenario import Scenario
-from simulator.engine.simulate import Simulation
-from simulator.reading.lookup import plain
-from topologies.catalogue import GPUS, device
-from workloads.memory.chains.offload_and_recompute import Programme
+from clustersim.scenarios.build.memory_need import memory_need
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.engine.simulate import Simulation
+from clustersim.simulator.reading.lookup import plain
+from clustersim.topologies.catalogue import GPUS, device
+from clustersim.workloads.memory.chains.offload_and_recompute import Programme
 
 MODEL = """\
 version: 1
@@ -59,7 +59,7 @@ LATE = {
     "recompute, selective": MODEL.replace("size: 1}", "size: 1, recompute: selective}") + VARUNA,
     "nvls of a collective": COLLECTIVE + "network: {algorithms: {all_reduce: nvls}}\n",
     "nvls of an axis": MODEL + "network: {algorithms: {all_reduce: ring, dp.all_reduce: nvls}}\n",
-    "a transport that is none": COLLECTIVE + "network: {transport: simulator.network.placing.rings_and_tori}\n",
+    "a transport that is none": COLLECTIVE + "network: {transport: clustersim.simulator.network.library.tuner}\n",
 }
 """Scenarios that a run refuses."""
 
@@ -104,13 +104,13 @@ def test_an_algorithm_that_the_servers_have_is_taken(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("key", "name", "path"),
     [
-        ("network.transport", "nccl", "simulator.network.library.nccl"),
-        ("software", "megatron", "workloads.software.megatron"),
-        ("network.algorithms.all_reduce", "ring", "simulator.network.collectives.ring"),
-        ("cluster.node.accelerator", "a100_80gb", "topologies.gpus.a100_80gb"),
-        ("cluster.node.nic.kind", "ib_hdr", "topologies.links.ib_hdr"),
-        ("cluster.node.intra.kind", "nvlink3", "topologies.links.nvlink3"),
-        ("parallelism.schedule", "gpipe", "workloads.pipelines.gpipe"),
+        ("network.transport", "nccl", "clustersim.simulator.network.library.nccl"),
+        ("software", "megatron", "clustersim.workloads.software.megatron"),
+        ("network.algorithms.all_reduce", "ring", "clustersim.simulator.network.collectives.ring"),
+        ("cluster.node.accelerator", "a100_80gb", "clustersim.topologies.gpus.a100_80gb"),
+        ("cluster.node.nic.kind", "ib_hdr", "clustersim.topologies.links.ib_hdr"),
+        ("cluster.node.intra.kind", "nvlink3", "clustersim.topologies.links.nvlink3"),
+        ("parallelism.schedule", "gpipe", "clustersim.workloads.pipelines.gpipe"),
     ],
 )
 def test_the_import_path_of_a_shipped_file_is_its_name(key: str, name: str, path: str) -> None:
@@ -125,10 +125,13 @@ def test_the_import_path_of_a_shipped_file_is_its_name(key: str, name: str, path
 
 
 def test_only_the_import_path_of_a_file_of_the_folder_becomes_its_name() -> None:
-    assert plain("workloads.software", "mylab.software.megatron") == "mylab.software.megatron"
-    assert plain("workloads.software", "workloads.software.none") == "workloads.software.none"
-    assert plain("topologies.gpus", "topologies.gpus.yaml") == "topologies.gpus.yaml"
-    assert device(GPUS, "topologies.gpus.a100_80gb").name == "a100_80gb"
+    assert plain("clustersim.workloads.software", "mylab.software.megatron") == "mylab.software.megatron"
+    assert (
+        plain("clustersim.workloads.software", "clustersim.workloads.software.none")
+        == "clustersim.workloads.software.none"
+    )
+    assert plain("clustersim.topologies.gpus", "clustersim.topologies.gpus.yaml") == "clustersim.topologies.gpus.yaml"
+    assert device(GPUS, "clustersim.topologies.gpus.a100_80gb").name == "a100_80gb"
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from scenarios.build.memory_need import memory_need
-from scenarios.commands.command_line import run
-from scenarios.estimates import logged_step, machine, memory
-from scenarios.scenario import Scenario
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.build.memory_need import memory_need
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.estimates import logged_step, machine, memory
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
 
 
 def test_memory_is_that_of_check_for_each_layout() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scenarios.scenario import Scenario
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
 
 SIZE = 64e6
 

@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from scenarios.build.built import clusters
-from scenarios.scenario import Scenario
-from simulator.network.placing.routes import connection
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.build.built import clusters
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.network.placing.routes import connection
+from clustersim.simulator.reading.errors import ScenarioError
 
 NODES = {
     "version": 1,
@@ -47,7 +47,7 @@ def test_a_ring_is_as_slow_as_the_fullest_of_its_cables(seed):
 
 def ring_hops(one):
     """The (sender, receiver) of every hop of every ring."""
-    from scenarios.run.running import communicator
+    from clustersim.scenarios.run.running import communicator
 
     network = communicator(one)
     topology = network.topology(tuple(range(one.derived.ranks)))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from simulator.hardware.cluster import Cluster
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.schedule import Schedule
+from clustersim.scenarios import Scenario
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.schedule import Schedule
 
 TINY: dict[str, Any] = {
     "version": 1,
@@ -142,7 +142,7 @@ def test_a_transport_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "slow.py").write_text(
-        "from simulator.network.library.ideal import ideal\n"
+        "from clustersim.simulator.network.library.ideal import ideal\n"
         "from dataclasses import replace\n\n"
         "def slow():\n    return replace(ideal(), name='slow')\n"
     )

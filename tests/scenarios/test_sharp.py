@@ -2,8 +2,8 @@
 
 import pytest
 
-from scenarios.scenario import Scenario
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
 
 SIZE = 2**30
 A100 = {"preset": "dgx_a100_80gb", "nodes": 4, "fabric": {"kind": "fat_tree"}}

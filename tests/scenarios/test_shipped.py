@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.schema import for_editors
-from scenarios.results.expectations import held
-from scenarios.results.result import Result, check_finite
-from scenarios.results.result_kinds import VariantsResult
-from scenarios.specification.loading import SHIPPED, shipped
-from simulator.analysis.memory import bound
-from simulator.charts.pipeline import stretches
-from simulator.schedule.check import check
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.schema import for_editors
+from clustersim.scenarios.results.expectations import held
+from clustersim.scenarios.results.result import Result, check_finite
+from clustersim.scenarios.results.result_kinds import VariantsResult
+from clustersim.scenarios.specification.loading import SHIPPED, shipped
+from clustersim.simulator.analysis.memory import bound
+from clustersim.simulator.charts.pipeline import stretches
+from clustersim.simulator.schedule.check import check
 from tests.samples import sample
 from tests.shipped import HEAVY, result_of
 

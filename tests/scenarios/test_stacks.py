@@ -2,8 +2,8 @@
 
 import pytest
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
 
 PARAMETERS = 4e6
 

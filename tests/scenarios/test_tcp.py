@@ -2,9 +2,9 @@
 
 import pytest
 
-from scenarios.scenario import Scenario
-from simulator.network.tcp import ONE_CORE, PAYLOAD, STACK, WINDOW
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.network.tcp import ONE_CORE, PAYLOAD, STACK, WINDOW
+from clustersim.simulator.reading.errors import ScenarioError
 
 SIZE = 100e6
 

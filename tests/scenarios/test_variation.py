@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from scenarios.specification.variation import PRESETS
-from simulator.engine.interface.variation import Distribution, Pauses, Spells, Variation
-from simulator.reading.lookup import names
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.specification.variation import PRESETS
+from clustersim.simulator.engine.interface.variation import Distribution, Pauses, Spells, Variation
+from clustersim.simulator.reading.lookup import names
 
 SHARED = Path(__file__).parents[3] / "shared/data"
 

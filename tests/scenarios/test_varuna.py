@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from simulator.charts.pipeline import stretches
+from clustersim.scenarios import Scenario
+from clustersim.simulator.charts.pipeline import stretches
 
 FIGURE = Path(__file__).parents[2] / "../shared/data/varuna_schedule_seed.csv"
 

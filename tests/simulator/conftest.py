@@ -9,16 +9,23 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from simulator.analysis.timeline import NO_COMMUNICATION, Columns, FlowLinks, LinkUse, RateIntervals, Timeline
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.kernel import Kernel, measured
-from simulator.hardware.links import Link
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Compute, Copy, Op, Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.timeline import (
+    NO_COMMUNICATION,
+    Columns,
+    FlowLinks,
+    LinkUse,
+    RateIntervals,
+    Timeline,
+)
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.kernel import Kernel, measured
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Op, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 TRANSFER_RATE = 1e9
 """Bytes/s of every communication of these timelines."""

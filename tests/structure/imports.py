@@ -10,29 +10,7 @@ import networkx as nx
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("simulator", "topologies", "workloads", "scenarios")
-
-LAYERS = (
-    (
-        "errors",
-        "files",
-        "plain_text",
-        "comma_separated",
-        "units",
-        "lookup",
-        "operation",
-        "kernel",
-        "products",
-        "hashing",
-        "gc_paused",
-        "processes",
-        "least_squares",
-    ),
-    ("accelerator", "document"),
-    ("schedule", "cluster"),
-    ("network", "timeline"),
-    ("engine", "analysis", "replay"),
-)
-"""The parts of `simulator`, lowest layer first."""
+"""Lowest first; topologies and workloads do not know each other."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -40,7 +18,7 @@ def modules() -> Iterator[tuple[str, Path]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+            yield ".".join(["clustersim", *(parts[:-1] if parts[-1] == "__init__" else parts)]), path
 
 
 MODULES = dict(modules())
@@ -61,35 +39,35 @@ def imports(path: Path) -> Iterator[str]:
 IMPORTS = [(module, name) for module, path in MODULES.items() for name in imports(path)]
 """(importing module, imported name), outside libraries included."""
 
-ARROWS = [(module, target) for module, target in IMPORTS if target.split(".")[0] in PACKAGES]
+ARROWS = [(module, target) for module, target in IMPORTS if target in MODULES]
 """(importing module, imported module) within the project."""
 
 
-def layer(module: str) -> int:
-    """The number of the layer of *module*, the lowest being 0."""
-    package, _, rest = module.partition(".")
-    if package == "simulator":
-        part = rest.partition(".")[0]
-        if not part:
-            return len(LAYERS)  # `simulator` itself offers the public names of all its parts
-        return next(number for number, parts in enumerate(LAYERS) if part in parts)
-    return len(LAYERS) + 1 + (package == "scenarios")
+def package_of(module: str) -> str:
+    """The package that *module* belongs to."""
+    return module.split(".")[1]
 
 
 def arrows_up() -> list[tuple[str, str]]:
-    """The imports of a module in a higher layer."""
-    return sorted({(module, target) for module, target in ARROWS if layer(target) > layer(module)})
+    """The imports of a module in a higher package."""
+    return sorted(
+        {
+            (module, target)
+            for module, target in ARROWS
+            if PACKAGES.index(package_of(target)) > PACKAGES.index(package_of(module))
+        }
+    )
 
 
 def circles() -> list[list[str]]:
     """The sets of modules that import each other, directly or through others."""
-    return _circles((module, target) for module, target in ARROWS if target in MODULES)
+    return _circles((module, target) for module, target in ARROWS)
 
 
 def folder_circles() -> list[list[str]]:
     """The sets of folders whose modules import each other, directly or through other folders."""
     folders = {module: path.parent.relative_to(ROOT).as_posix() for module, path in MODULES.items()}
-    return _circles((folders[module], folders[target]) for module, target in ARROWS if target in MODULES)
+    return _circles((folders[module], folders[target]) for module, target in ARROWS)
 
 
 def _circles(arrows: Iterable[tuple[str, str]]) -> list[list[str]]:

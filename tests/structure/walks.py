@@ -17,16 +17,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from scenarios.scenario import Scenario
-from simulator.analysis.timeline import Span
-from simulator.engine.reference.network import Transfer
-from simulator.engine.reference.rendezvous import Pending
-from simulator.network.plan import Flow, Phase, TransferPlan
-from simulator.schedule.ops import Collective, Op, Recv, Send
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.analysis.timeline import Span
+from clustersim.simulator.engine.reference.network import Transfer
+from clustersim.simulator.engine.reference.rendezvous import Pending
+from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
+from clustersim.simulator.schedule.ops import Collective, Op, Recv, Send
+from clustersim.workloads.data_parallel.buckets import Bucket
+from clustersim.workloads.operators.operator import Exchange
+from clustersim.workloads.parallelism._pipeline_messages import Message
 from tests.structure.imports import PACKAGES, ROOT
-from workloads.data_parallel.buckets import Bucket
-from workloads.operators.operator import Exchange
-from workloads.parallelism._pipeline_messages import Message
 
 SCENARIO = """
 version: 1
@@ -128,7 +128,7 @@ def traced(run: Callable[[], Any], handles: Callable[[object], bool]) -> list[St
         return watch
 
     def enter(frame: FrameType, event: str, value: object) -> Any:
-        return watch(frame, event, value) if frame.f_code.co_filename.startswith(roots) else None
+        return watch(frame, event, value) if _file(frame).startswith(roots) else None
 
     previous = sys.gettrace()
     sys.settrace(enter)
@@ -144,17 +144,22 @@ def _callers(frame: FrameType, roots: tuple[str, ...]) -> list[FrameType]:
     callers = []
     caller = frame.f_back
     while caller is not None:
-        if caller.f_code.co_filename.startswith(roots):
+        if _file(caller).startswith(roots):
             callers.append(caller)
         caller = caller.f_back
     return callers[::-1]
+
+
+def _file(frame: FrameType) -> str:
+    """The file of *frame*; `clustersim` leads to the packages by links."""
+    return frame.f_code.co_filename.replace(f"{ROOT}/clustersim/", f"{ROOT}/")
 
 
 def _stop(frame: FrameType) -> Stop:
     """The function of *frame*; a comprehension or a lambda belongs to the function around it."""
     parts = frame.f_code.co_qualname.split(".")
     named = [part for part in parts if not part.startswith("<")]
-    return Stop(Path(frame.f_code.co_filename).relative_to(ROOT).as_posix(), ".".join(named))
+    return Stop(Path(_file(frame)).relative_to(ROOT).as_posix(), ".".join(named))
 
 
 def count(stops: list[Stop]) -> Count:

@@ -16,17 +16,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.links import Link
-from simulator.hardware.topology import NONE, Regularity
-from simulator.reading import lookup
-from simulator.reading.errors import ClusterError
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.hardware.topology import NONE, Regularity
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.topologies import cluster
+from clustersim.topologies.assembly import assemble
+from clustersim.topologies.node_and_fabric import FABRICS, NodeSection
+from clustersim.topologies.wiring.network import FabricRouter, Network, Port
+from clustersim.topologies.wiring.server import Wiring
 from tests.nodes import V100
-from topologies import cluster
-from topologies.assembly import assemble
-from topologies.node_and_fabric import FABRICS, NodeSection
-from topologies.wiring.network import FabricRouter, Network, Port
-from topologies.wiring.server import Wiring
 
 SERVERS: dict[str, dict[str, Any]] = {
     "full_mesh": V100,
@@ -231,7 +231,7 @@ def test_servers_without_a_fabric_have_no_route_to_each_other() -> None:
 def test_a_run_builds_no_graph() -> None:
     code = """
 import sys
-from scenarios import Scenario
+from clustersim.scenarios import Scenario
 scenario = Scenario.load("gpt3_175b_1024a100", {"cluster.nodes": 32, "training.global_batch_size": 32})
 scenario.run().summary()
 print("networkx" in sys.modules, "graph" in vars(scenario.cluster()))

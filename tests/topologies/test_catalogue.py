@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.reading import lookup
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import Section
-from simulator.reading.validation import validated
-from simulator.reading.yaml_and_json import read
-from topologies.catalogue import CPUS, GPUS, LINKS, device, link, link_data, products_at_power
-from topologies.cluster_section import CLUSTERS
-from topologies.node_and_fabric import Gpu
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import Section
+from clustersim.simulator.reading.validation import validated
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.topologies.catalogue import CPUS, GPUS, LINKS, device, link, link_data, products_at_power
+from clustersim.topologies.cluster_section import CLUSTERS
+from clustersim.topologies.node_and_fabric import Gpu
 
 DATA = Path(__file__).parents[2] / "../shared/data"
 FOLDERS = (GPUS, CPUS, LINKS, CLUSTERS)

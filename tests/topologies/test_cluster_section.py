@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from simulator.hardware.links import Link
-from simulator.reading.errors import ClusterError, ScenarioError
-from topologies import cluster
-from topologies import cluster_section as sections
-from topologies.cluster_section import ClusterSpecification, specification
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.reading.errors import ClusterError, ScenarioError
+from clustersim.topologies import cluster
+from clustersim.topologies import cluster_section as sections
+from clustersim.topologies.cluster_section import ClusterSpecification, specification
 
 NODE = {
     "accelerator": "v100_16gb",
@@ -98,8 +98,8 @@ def test_degraded_without_a_common_link_applies_to_the_route() -> None:
 
 
 WAVE = """
-from simulator.reading.quantities import Count
-from topologies.wiring.network import Network, FabricRouter
+from clustersim.simulator.reading.quantities import Count
+from clustersim.topologies.wiring.network import Network, FabricRouter
 
 
 def wave(network: Network, crests: Count = 2) -> FabricRouter:
@@ -109,7 +109,7 @@ def wave(network: Network, crests: Count = 2) -> FabricRouter:
     return lambda source, target: [switches[0]]
 """
 STAR = """
-from topologies.wiring.server import Server, Wiring, pcie_tree
+from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
 
 
 def star(server: Server, spokes: int = 1) -> Wiring:

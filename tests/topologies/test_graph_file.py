@@ -10,8 +10,8 @@ from typing import Any
 import networkx as nx
 import pytest
 
-from simulator.reading.errors import ScenarioError
-from topologies import cluster
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.topologies import cluster
 
 
 def small() -> nx.Graph[str]:

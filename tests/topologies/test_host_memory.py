@@ -2,16 +2,16 @@
 
 import pytest
 
-from simulator.engine.simulate import simulate
-from simulator.hardware.accelerator import Accelerator
-from simulator.network.library.nccl import nccl
-from simulator.reading.errors import ClusterError
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Copy
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.cluster_section import specification
-from topologies.uniform_and_tree import uniform
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Copy
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.cluster_section import specification
+from clustersim.topologies.uniform_and_tree import uniform
 
 GB = 1e9
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-import topologies
-from simulator.reading.errors import CalibrationError
-from topologies.inventory import SWITCH, section
-from topologies.inventory_files import read_nccl_topology
+from clustersim import topologies
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.topologies.inventory import SWITCH, section
+from clustersim.topologies.inventory_files import read_nccl_topology
 
 BUS = 'link_speed="{speed} GT/s PCIe" link_width="16"'
 

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-import topologies
-from simulator.reading.errors import CalibrationError
-from topologies.inventory import SWITCH, graph, section
-from topologies.inventory_files import is_topology, read_nvidia_smi
-from topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
+from clustersim import topologies
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.topologies.inventory import SWITCH, graph, section
+from clustersim.topologies.inventory_files import is_topology, read_nvidia_smi
+from clustersim.topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
 
 
 def matrix(gpus, nics, joint, affinity):

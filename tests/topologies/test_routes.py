@@ -4,11 +4,11 @@ from itertools import pairwise, permutations
 
 import pytest
 
-from simulator.hardware.cluster import Cluster
-from simulator.reading import lookup
-from simulator.reading.yaml_and_json import read
-from topologies import cluster
-from topologies.cluster_section import CLUSTERS
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.topologies import cluster
+from clustersim.topologies.cluster_section import CLUSTERS
 
 BEHIND_THE_PROCESSOR = ("frontier", "gb200_nvl72", "gb300_nvl72")
 """Clusters with GPUs that reach a NIC over a link of their own to the processor."""

@@ -2,12 +2,12 @@
 
 import pytest
 
-from scenarios import Scenario
-from simulator.hardware.cluster import Cluster
-from simulator.network.placing.rings_and_tori import sides, torus_of
-from simulator.reading.errors import ClusterError, ScenarioError
-from topologies import cluster
-from topologies.catalogue import GPUS, device
+from clustersim.scenarios import Scenario
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.placing.rings_and_tori import sides, torus_of
+from clustersim.simulator.reading.errors import ClusterError, ScenarioError
+from clustersim.topologies import cluster
+from clustersim.topologies.catalogue import GPUS, device
 
 
 def slice_of(*dims: int, nodes: int = 1, wrap: bool = True) -> Cluster:

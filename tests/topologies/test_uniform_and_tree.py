@@ -2,8 +2,8 @@
 
 import pytest
 
-from topologies import cluster
-from topologies.uniform_and_tree import uniform
+from clustersim.topologies import cluster
+from clustersim.topologies.uniform_and_tree import uniform
 
 
 def test_uniform_has_one_port_for_each_device() -> None:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from workloads.batch_size import data_factor, rules, steps_factor
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.workloads.batch_size import data_factor, rules, steps_factor
 
 GPT = {"training.tokens": 300e9, "training.critical_batch_size": 4e6}
 

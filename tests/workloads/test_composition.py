@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.reading.errors import ScheduleError
-from workloads.architectures.timed_models import unit_model
-from workloads.composition import PARALLELISMS, RANK_ORDER, layouts, numbered_along, on_layouts
-from workloads.memory.compute import compute
-from workloads.parallelism.context import Context
-from workloads.parallelism.data import Data
-from workloads.parallelism.domain import Domain
-from workloads.parallelism.expert import Expert
-from workloads.parallelism.pipeline import Pipeline
-from workloads.parallelism.tensor import Tensor
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.composition import PARALLELISMS, RANK_ORDER, layouts, numbered_along, on_layouts
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.parallelism.context import Context
+from clustersim.workloads.parallelism.data import Data
+from clustersim.workloads.parallelism.domain import Domain
+from clustersim.workloads.parallelism.expert import Expert
+from clustersim.workloads.parallelism.pipeline import Pipeline
+from clustersim.workloads.parallelism.tensor import Tensor
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 DEGREES = st.integers(1, 4)
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from simulator.reading import lookup
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading import lookup
+from clustersim.topologies.catalogue import GPUS, device
+from clustersim.workloads.default_software_stack import FRAMEWORKS, OTHERS, VERSIONS, default_stack
+from clustersim.workloads.software_stack import aliases
 from tests.samples import sample
-from topologies.catalogue import GPUS, device
-from workloads.default_software_stack import FRAMEWORKS, OTHERS, VERSIONS, default_stack
-from workloads.software_stack import aliases
 
-STACKS = [*lookup.names("workloads.software"), *aliases()]
+STACKS = [*lookup.names("clustersim.workloads.software"), *aliases()]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_framework_of_zero_follows_its_stage_not_the_degrees(tp: int, stage:
 
 
 def test_all_generations_from_hopper_on_are_known() -> None:
-    for gpu in lookup.names("topologies.gpus"):
+    for gpu in lookup.names("clustersim.topologies.gpus"):
         stack = default_stack("ddp", {"tp": 2}, device(GPUS, gpu).accelerator(), transformer=True).stack
         hopper = gpu.startswith(("h", "b", "gb", "gh"))
         assert stack.startswith("megatron_core") == hopper, gpu

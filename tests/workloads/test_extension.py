@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.results.result import Result
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.ops import Collective, Send
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.results.result import Result
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.ops import Collective, Send
 from tests.packages import clustersim, package
 
 FILES = {
     "reductions/half.py": '''
         """Gradients are sent in half as many bytes, by another reduction, after a kernel that packs them."""
         from dataclasses import replace
-        from simulator.reading.quantities import Fraction
-        from simulator.hardware.kernel import memory_bound
-        from simulator.schedule.ops import Compute
-        from workloads.data_parallel.buckets import Bucket, Reduction
+        from clustersim.simulator.reading.quantities import Fraction
+        from clustersim.simulator.hardware.kernel import memory_bound
+        from clustersim.simulator.schedule.ops import Compute
+        from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
 
         def half(reduction: Reduction, share: Fraction = 0.5) -> Reduction:
             def reduce(bucket: Bucket):
@@ -38,10 +38,10 @@ FILES = {
     "axes/context.py": '''
         """Context parallelism: each rank of a group has a part of every sequence, and all have the same weights."""
         from typing import ClassVar
-        from simulator.reading.quantities import Count
-        from simulator.reading.errors import ScenarioError
-        from simulator.schedule.ops import Collective
-        from workloads.parallelism._parallelism import Parallelism
+        from clustersim.simulator.reading.quantities import Count
+        from clustersim.simulator.reading.errors import ScenarioError
+        from clustersim.simulator.schedule.ops import Collective
+        from clustersim.workloads.parallelism._parallelism import Parallelism
 
         class Context(Parallelism):
             axis: ClassVar[str] = "context"
@@ -70,9 +70,9 @@ FILES = {
     "operators/ring.py": '''
         """Attention over a sequence of which each rank has a part: keys and values go round a ring, block by block."""
         from dataclasses import dataclass, replace
-        from simulator.hardware.kernel import BYTES
-        from workloads.operators.attentions.core_attention import CoreAttention
-        from workloads.operators.operator import Exchange, Segment
+        from clustersim.simulator.hardware.kernel import BYTES
+        from clustersim.workloads.operators.attentions.core_attention import CoreAttention
+        from clustersim.workloads.operators.operator import Exchange, Segment
 
         def ring(shape):
             sizes = shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size
@@ -92,10 +92,10 @@ FILES = {
         ''',
     "methods/each.py": '''
         """Every gradient tensor is all-reduced by itself."""
-        from workloads.data_parallel.buckets import Bucket
-        from workloads.data_parallel.gradients import map_replicas, reduce_gradients, weights_by_stage
-        from workloads.parallelism._parallelism import DataMethod
-        from workloads.reductions.all_reduce import all_reduce
+        from clustersim.workloads.data_parallel.buckets import Bucket
+        from clustersim.workloads.data_parallel.gradients import map_replicas, reduce_gradients, weights_by_stage
+        from clustersim.workloads.parallelism._parallelism import DataMethod
+        from clustersim.workloads.reductions.all_reduce import all_reduce
 
         class Each(DataMethod):
             def apply(self, schedule, step):
@@ -109,7 +109,7 @@ FILES = {
         ''',
     "methods/nothing.py": '''
         """Nothing is exchanged."""
-        from workloads.parallelism._parallelism import DataMethod
+        from clustersim.workloads.parallelism._parallelism import DataMethod
 
         class Nothing(DataMethod):
             def apply(self, schedule, step):
@@ -123,7 +123,7 @@ FILES = {
         ''',
     "orders/short.py": '''
         """The last micro-batch is left out at the second stage."""
-        from simulator.schedule.pipeline_order import Action, Order
+        from clustersim.simulator.schedule.pipeline_order import Action, Order
 
         def short(stages, micro_batches):
             rows = (tuple(Action(p, s, m) for p in "FB" for m in range(micro_batches - (s == 1)))

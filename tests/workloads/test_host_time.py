@@ -4,24 +4,24 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.engine.simulate import simulate
-from simulator.hardware.kernel import measured
-from simulator.reading.lookup import names
-from simulator.schedule.check import check
-from simulator.schedule.ops import Compute, Delay, Recv
-from topologies import cluster
-from workloads.architectures.shape import Shape
-from workloads.architectures.timed_models import unit_model
-from workloads.architectures.transformer import transformer
-from workloads.host_time import HostTime, fixed_costs
-from workloads.memory.compute import compute
-from workloads.operators.stages import stages_of
-from workloads.parallelism.ddp import data_parallel
-from workloads.parallelism.pipeline import pipeline_parallel
-from workloads.pipelines.interleaved import interleaved
-from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.pipelines.pipedream import pipedream
-from workloads.software_stack import aliases, software
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.reading.lookup import names
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Compute, Delay, Recv
+from clustersim.topologies import cluster
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.host_time import HostTime, fixed_costs
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.parallelism.ddp import data_parallel
+from clustersim.workloads.parallelism.pipeline import pipeline_parallel
+from clustersim.workloads.pipelines.interleaved import interleaved
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.pipelines.pipedream import pipedream
+from clustersim.workloads.software_stack import aliases, software
 
 
 def step_time(stages, micro_batches, load=0.0, exchange=0.0):
@@ -98,7 +98,7 @@ def test_each_stage_pays_for_its_own_tensors():
     assert sum(delays(model, HostTime(tensor=1.0), stages=2)) == whole
 
 
-@pytest.mark.parametrize("name", [*names("workloads.software"), *aliases()])
+@pytest.mark.parametrize("name", [*names("clustersim.workloads.software"), *aliases()])
 def test_the_host_time_of_a_stack_scales_with_tensors_and_not_with_jobs(name):
     stack = software(name)
     host = HostTime.of(stack)

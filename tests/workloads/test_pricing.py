@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.kernel import Kernel
-from topologies.catalogue import GPUS, device
-from workloads.architectures.specification import model
-from workloads.architectures.timed_models import profile
-from workloads.architectures.transformer import Transformer
-from workloads.operators.model import Layer
-from workloads.parallelism.tensor import sharded
-from workloads.software_stack import software
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.topologies.catalogue import GPUS, device
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.timed_models import profile
+from clustersim.workloads.architectures.transformer import Transformer
+from clustersim.workloads.operators.model import Layer
+from clustersim.workloads.parallelism.tensor import sharded
+from clustersim.workloads.software_stack import software
 
 MEASURED = Path(__file__).parents[2] / "scenarios/published/layer_profiles_v100.csv"
 

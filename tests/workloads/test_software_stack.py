@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import Scenario
-from simulator.reading import lookup
-from simulator.reading.errors import ScenarioError, SimulatorError
-from workloads.architectures.shape import Shape
-from workloads.architectures.specification import model
-from workloads.architectures.transformer import transformer
-from workloads.operators.lora import EVERY
-from workloads.operators.model import OperatorLayer
-from workloads.operators.operator_names import FUSIBLE, fuses
-from workloads.operators.sharded import Cut
-from workloads.software_stack import OWN, aliases, known_stack, software, specification
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.operators.lora import EVERY
+from clustersim.workloads.operators.model import OperatorLayer
+from clustersim.workloads.operators.operator_names import FUSIBLE, fuses
+from clustersim.workloads.operators.sharded import Cut
+from clustersim.workloads.software_stack import OWN, aliases, known_stack, software, specification
 
 
-@pytest.mark.parametrize("name", [*lookup.names("workloads.software"), *aliases()])
+@pytest.mark.parametrize("name", [*lookup.names("clustersim.workloads.software"), *aliases()])
 def test_every_stack_loads_under_its_name(name: str) -> None:
     assert software(name).name == name
 
@@ -187,7 +187,7 @@ def test_groups_override_the_preset_in_order_and_keys_override_groups(
 
 
 def test_a_composed_stack_has_the_import_path_that_a_file_has() -> None:
-    assert software("workloads.software.megascale") == software("megascale")
-    assert known_stack("workloads.software.megascale") == "megascale"
+    assert software("clustersim.workloads.software.megascale") == software("megascale")
+    assert known_stack("clustersim.workloads.software.megascale") == "megascale"
     with pytest.raises(SimulatorError, match='unknown name "megascle"; there are: megascale,'):
         software("megascle")

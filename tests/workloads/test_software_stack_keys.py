@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from simulator.hardware.accelerator import Software
-from simulator.hardware.kernel import Operation, measured, memory_bound
-from simulator.reading.errors import ScenarioError
-from workloads.software_stack import specification
+from clustersim.scenarios import Scenario
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.kernel import Operation, measured, memory_bound
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.software_stack import specification
 
 LAUNCH = 5e-6
 KERNELS = (

@@ -30,10 +30,10 @@ from math import ceil
 
 import numpy as np
 
-from simulator.hardware.hashing import Indices
-from simulator.hardware.topology import NONE
-from simulator.reading.errors import ClusterError
-from topologies.wiring.network import Network, Port, Routing, Tree, digits
+from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.hardware.topology import NONE
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.topologies.wiring.network import Network, Port, Routing, Tree, digits
 
 Level = Sequence[tuple[int, float]]
 """(switch, bandwidth below it in bytes/s) of the switches of one level."""

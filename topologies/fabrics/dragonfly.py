@@ -9,9 +9,9 @@ from math import ceil
 
 import numpy as np
 
-from simulator.hardware.hashing import Indices
-from simulator.reading.quantities import Count, Flag, Ratio
-from topologies.wiring.network import FabricRouter, Network, Port, Routing
+from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.reading.quantities import Count, Flag, Ratio
+from clustersim.topologies.wiring.network import FabricRouter, Network, Port, Routing
 
 
 def dragonfly(

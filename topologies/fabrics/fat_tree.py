@@ -6,10 +6,10 @@ from math import ceil
 
 import numpy as np
 
-from simulator.reading.errors import ClusterError
-from simulator.reading.quantities import Count, Ratios
-from topologies.fabrics._clos import clos, down_ports, even, ratios
-from topologies.wiring.network import FabricRouter, Network
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.reading.quantities import Count, Ratios
+from clustersim.topologies.fabrics._clos import clos, down_ports, even, ratios
+from clustersim.topologies.wiring.network import FabricRouter, Network
 
 
 def fat_tree(network: Network, oversubscription: Ratios = 1.0, radix: Count | None = None) -> FabricRouter:

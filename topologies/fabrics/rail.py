@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulator.reading.quantities import Count, Ratios
-from topologies.fabrics._clos import clos, down_ports, ratios
-from topologies.wiring.network import FabricRouter, Network
+from clustersim.simulator.reading.quantities import Count, Ratios
+from clustersim.topologies.fabrics._clos import clos, down_ports, ratios
+from clustersim.topologies.wiring.network import FabricRouter, Network
 
 
 def rail(

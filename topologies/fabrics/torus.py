@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import product
 from math import isqrt, prod
 
-from simulator.reading.errors import ClusterError
-from simulator.reading.quantities import Count
-from topologies.wiring.network import FabricRouter, Network, Port
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.reading.quantities import Count
+from clustersim.topologies.wiring.network import FabricRouter, Network, Port
 
 
 def torus(network: Network, dims: list[Count] | None = None) -> FabricRouter:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.reading.errors import ClusterError
-from topologies.wiring.server import Server, Wiring, attach_nics, pcie_tree, spread
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.topologies.wiring.server import Server, Wiring, attach_nics, pcie_tree, spread
 
 PACKAGE = ((0, 1), (2, 3), (4, 5), (6, 7))
 DOUBLE = ((0, 6), (2, 4))

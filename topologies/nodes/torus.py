@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 
-from simulator.reading.errors import ClusterError
-from simulator.reading.quantities import Count, Flag
-from topologies.fabrics.torus import walk
-from topologies.wiring.server import Server, Wiring, pcie_tree
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.reading.quantities import Count, Flag
+from clustersim.topologies.fabrics.torus import walk
+from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
 
 
 def torus(server: Server, dims: list[Count], wrap: Flag = True) -> Wiring:

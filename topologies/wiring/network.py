@@ -16,9 +16,9 @@ from typing import Literal, overload
 
 import numpy as np
 
-from simulator.hardware.hashing import Indices, Table, mixed
-from simulator.hardware.links import Link
-from simulator.reading.errors import ClusterError
+from clustersim.simulator.hardware.hashing import Indices, Table, mixed
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.reading.errors import ClusterError
 
 Policy = Literal["auto", "adaptive", "ecmp", "static"]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from math import isinf
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.links import DRAM, Link
-from simulator.network.tcp import TCP
-from simulator.reading.errors import ClusterError
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.links import DRAM, Link
+from clustersim.simulator.network.tcp import TCP
+from clustersim.simulator.reading.errors import ClusterError
 
 PCIE = ("pcie_switch", "host")
 """Kinds of vertices that make up the PCIe tree."""

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-from simulator.reading.names_and_parameters import known
-from simulator.reading.quantities import Count, Flag, Index, Section, number
-from simulator.reading.validation import Fault
+from clustersim.simulator.reading.names_and_parameters import known
+from clustersim.simulator.reading.quantities import Count, Flag, Index, Section, number
+from clustersim.simulator.reading.validation import Fault
 
 if TYPE_CHECKING:
-    from workloads.operators.attentions.core_attention import AttentionKind, Latent
+    from clustersim.workloads.operators.attentions.core_attention import AttentionKind, Latent
 
 ATTENTIONS = ["unfused", "flash"]
 """Core attentions that are named by a word."""
@@ -71,7 +71,7 @@ class SparseKeys(Section):
 
     def made(self) -> AttentionKind:
         """The kind."""
-        from workloads.operators.attentions.sparse_attention import BlockSparse
+        from clustersim.workloads.operators.attentions.sparse_attention import BlockSparse
 
         window = self.window if isinstance(self.window, int) else 0
         return BlockSparse(self.block, window, self.summary, self.global_, self.random, self.density)
@@ -87,7 +87,7 @@ class LowRankKeys(Section):
 
     def made(self) -> AttentionKind:
         """The kind."""
-        from workloads.operators.attentions.cross_attention import LowRank
+        from clustersim.workloads.operators.attentions.cross_attention import LowRank
 
         return LowRank(self.rank)
 
@@ -104,7 +104,7 @@ class HashedKeys(Section):
 
     def made(self) -> AttentionKind:
         """The kind."""
-        from workloads.operators.attentions.sparse_attention import Hashed
+        from clustersim.workloads.operators.attentions.sparse_attention import Hashed
 
         return Hashed(self.rounds, self.chunk)
 
@@ -119,13 +119,13 @@ class MemoryKeys(Section):
 
     def made(self) -> AttentionKind:
         """The kind."""
-        from workloads.operators.attentions.cross_attention import Memory
+        from clustersim.workloads.operators.attentions.cross_attention import Memory
 
         return Memory(self.tokens)
 
 
 def _word(name: Any) -> Any:
-    return known(name, "workloads.operators", only=ATTENTIONS) if isinstance(name, str) else name
+    return known(name, "clustersim.workloads.operators", only=ATTENTIONS) if isinstance(name, str) else name
 
 
 Word = Annotated[str, BeforeValidator(_word), WithJsonSchema({"type": "string", "examples": ATTENTIONS})]
@@ -165,7 +165,7 @@ class LatentKeys(Section):
     @property
     def latent(self) -> Latent | None:
         """Its sizes."""
-        from workloads.operators.attentions.core_attention import Latent
+        from clustersim.workloads.operators.attentions.core_attention import Latent
 
         if self.kv_lora_rank is None:
             return None

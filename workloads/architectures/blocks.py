@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import singledispatch
 
-from workloads.architectures.shape import Shape
-from workloads.operators.attentions.core_attention import Latent, LatentAttention
-from workloads.operators.elementwise import Elementwise, rms_norm, rotary
-from workloads.operators.experts.experts import Experts
-from workloads.operators.experts.grouped_linear import GroupedLinear, scaled_groups
-from workloads.operators.experts.mixture import Mixture
-from workloads.operators.experts.routing import Router
-from workloads.operators.linear import Linear, SharedInput, SummedOutput
-from workloads.operators.lora import AdaptedLinear, with_adapters
-from workloads.operators.low_precision import BLOCKWISE, scaled
-from workloads.operators.operator import Operator
-from workloads.operators.operator_names import fuses
-from workloads.operators.parameter import ParameterTensor
-from workloads.operators.sharded import ShardedOperator, column_parallel, on_the_sequence, row_parallel
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.operators.attentions.core_attention import Latent, LatentAttention
+from clustersim.workloads.operators.elementwise import Elementwise, rms_norm, rotary
+from clustersim.workloads.operators.experts.experts import Experts
+from clustersim.workloads.operators.experts.grouped_linear import GroupedLinear, scaled_groups
+from clustersim.workloads.operators.experts.mixture import Mixture
+from clustersim.workloads.operators.experts.routing import Router
+from clustersim.workloads.operators.linear import Linear, SharedInput, SummedOutput
+from clustersim.workloads.operators.lora import AdaptedLinear, with_adapters
+from clustersim.workloads.operators.low_precision import BLOCKWISE, scaled
+from clustersim.workloads.operators.operator import Operator
+from clustersim.workloads.operators.operator_names import fuses
+from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.sharded import ShardedOperator, column_parallel, on_the_sequence, row_parallel
 
 
 def plain_product(shape: Shape, linear: Linear) -> Linear:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from simulator.hardware.kernel import BYTES, Operation
-from simulator.reading.errors import ScenarioError
-from workloads.operators.convolution import Convolution, Image, Window, sides
-from workloads.operators.elementwise import RESIDUAL, Elementwise, dropout, elementary
-from workloads.operators.linear import Linear
-from workloads.operators.loss import cross_entropy
-from workloads.operators.model import Model, OperatorLayer
-from workloads.operators.operator import Operator
-from workloads.operators.parameter import parameter_tensors
+from clustersim.simulator.hardware.kernel import BYTES, Operation
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.operators.convolution import Convolution, Image, Window, sides
+from clustersim.workloads.operators.elementwise import RESIDUAL, Elementwise, dropout, elementary
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.loss import cross_entropy
+from clustersim.workloads.operators.model import Model, OperatorLayer
+from clustersim.workloads.operators.operator import Operator
+from clustersim.workloads.operators.parameter import parameter_tensors
 
 BATCH_NORM = Operation("batch norm", "normalisation")
 RELU, POOLING = Operation("ReLU", "elementwise"), Operation("pooling", "elementwise")

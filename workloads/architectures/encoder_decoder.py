@@ -11,24 +11,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.hardware.kernel import BYTES, Operation
-from workloads.architectures.blocks import first_product, second_product
-from workloads.architectures.shape import Shape
-from workloads.architectures.transformer import (
+from clustersim.simulator.hardware.kernel import BYTES, Operation
+from clustersim.workloads.architectures.blocks import first_product, second_product
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.transformer import (
     TOKEN_BYTES,
     Transformer,
     embedding_operators,
     head_operators,
     layers_of_operators,
 )
-from workloads.operators.attentions.cross_attention import CrossAttention, FlashCrossAttention
-from workloads.operators.elementwise import Elementwise, dropout
-from workloads.operators.embedding import RelativePositionBias, embedding, vocabulary_parallel_embedding
-from workloads.operators.linear import Linear
-from workloads.operators.model import OperatorLayer
-from workloads.operators.operator import Operator
-from workloads.operators.operator_names import fuses
-from workloads.operators.sharded import column_parallel, second_parallel
+from clustersim.workloads.operators.attentions.cross_attention import CrossAttention, FlashCrossAttention
+from clustersim.workloads.operators.elementwise import Elementwise, dropout
+from clustersim.workloads.operators.embedding import RelativePositionBias, embedding, vocabulary_parallel_embedding
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.model import OperatorLayer
+from clustersim.workloads.operators.operator import Operator
+from clustersim.workloads.operators.operator_names import fuses
+from clustersim.workloads.operators.sharded import column_parallel, second_parallel
 
 ENCODED = Operation("output of the encoder", "elementwise")
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from simulator.reading.quantities import Count, Flag, Index, Section, number
-from simulator.reading.validation import Fault
+from clustersim.simulator.reading.quantities import Count, Flag, Index, Section, number
+from clustersim.simulator.reading.validation import Fault
 
 if TYPE_CHECKING:
-    from workloads.operators.experts.experts import Experts, Shares
+    from clustersim.workloads.operators.experts.experts import Experts, Shares
 
 MOST_EXPERTS = 100_000
 """More is a slipped digit: the largest published mixture has 2,048 (Fedus et al. 2022, arXiv:2101.03961, table 9)."""
@@ -75,7 +75,7 @@ class ExpertKeys(Section):
 
     def experts(self, ffn_hidden_size: int, layers: int, folder: Path | None) -> Experts | None:
         """The mixture of a model of *layers* layers; a file of loads lies in *folder*. Raises `Fault`."""
-        from workloads.operators.experts.experts import Experts
+        from clustersim.workloads.operators.experts.experts import Experts
 
         if self.num_experts is None:
             return None
@@ -100,7 +100,7 @@ class ExpertKeys(Section):
         return replace(made, loads=self._loads(sparse, folder))
 
     def _loads(self, layers: int, folder: Path | None) -> tuple[Shares, ...]:
-        from workloads.operators.experts.experts import read_load, zipf
+        from clustersim.workloads.operators.experts.experts import read_load, zipf
 
         assert self.num_experts is not None
         match self.router_load:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.reading.document import Document, Path
-from simulator.reading.validation import listed, near
-from workloads.architectures.huggingface_families import (
+from clustersim.simulator.reading.document import Document, Path
+from clustersim.simulator.reading.validation import listed, near
+from clustersim.workloads.architectures.huggingface_families import (
     EXPERT_FAMILIES,
     LLAMA,
     LLAMA_KEYS,
@@ -22,7 +22,7 @@ from workloads.architectures.huggingface_families import (
     whole,
     window,
 )
-from workloads.architectures.model_keys import ACTIVATIONS
+from clustersim.workloads.architectures.model_keys import ACTIVATIONS
 
 
 def _llama(config: Values) -> Values:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workloads.architectures.attention_keys import pattern
-from workloads.architectures.model_keys import MOST_LAYERS
+from clustersim.workloads.architectures.attention_keys import pattern
+from clustersim.workloads.architectures.model_keys import MOST_LAYERS
 
 Values = dict[str, Any]
 

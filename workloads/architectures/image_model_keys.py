@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from simulator.reading.quantities import Count, Flag, Index, Section, number
-from workloads.architectures.model_keys import KNOWN, MOST_FEATURES, MOST_LAYERS, Named, divides, most
-from workloads.operators.model import Model
-from workloads.operators.operator_names import Fused
+from clustersim.simulator.reading.quantities import Count, Flag, Index, Section, number
+from clustersim.workloads.architectures.model_keys import KNOWN, MOST_FEATURES, MOST_LAYERS, Named, divides, most
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.operator_names import Fused
 
 if TYPE_CHECKING:
-    from workloads.architectures.convolutional import ConvolutionalBuilder
+    from clustersim.workloads.architectures.convolutional import ConvolutionalBuilder
 
 
 class VisionSpecification(Named):
@@ -56,9 +56,9 @@ class VisionSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
-        from workloads.architectures.shape import Shape
-        from workloads.architectures.vision_transformer import vision_transformer
-        from workloads.operators.convolution import Image
+        from clustersim.workloads.architectures.shape import Shape
+        from clustersim.workloads.architectures.vision_transformer import vision_transformer
+        from clustersim.workloads.operators.convolution import Image
 
         shape = Shape(
             self.num_layers,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from simulator.reading.quantities import Count, Flag, Quantity, Section, number
-from simulator.reading.validation import Fault, listed
+from clustersim.simulator.reading.quantities import Count, Flag, Quantity, Section, number
+from clustersim.simulator.reading.validation import Fault, listed
 
 if TYPE_CHECKING:
-    from workloads.operators.lora import Lora
+    from clustersim.workloads.operators.lora import Lora
 
 Target = Literal["qkv", "query", "key", "value", "projection", "gate", "up", "down"]
 
@@ -47,7 +47,7 @@ class LoraKeys(Section):
 
     def lora(self) -> Lora:
         """The adapters."""
-        from workloads.operators.lora import EVERY, Lora, Quantisation
+        from clustersim.workloads.operators.lora import EVERY, Lora, Quantisation
 
         targets = EVERY if self.targets == "all" else tuple(self.targets)
         quantisation = Quantisation(self.double_quantisation) if self.quantised else None

@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import BeforeValidator
 
-from simulator.reading.document import Document, Path
-from simulator.reading.quantities import Section
-from simulator.reading.validation import Fault
+from clustersim.simulator.reading.document import Document, Path
+from clustersim.simulator.reading.quantities import Section
+from clustersim.simulator.reading.validation import Fault
 
 KINDS = ("transformer", "vision", "convolutional", "profile", "unit")
 """The kinds of model."""
@@ -65,7 +65,7 @@ def most(key: str, value: int, limit: int) -> None:
 
 def divides(key: str, value: int, whole: str, total: int) -> None:
     """Raise `Fault` unless *value* divides *total*, the value of the key *whole*."""
-    from workloads.architectures.shape import nearest_divisors
+    from clustersim.workloads.architectures.shape import nearest_divisors
 
     if total % value:
         good = " or ".join(map(str, nearest_divisors(total, value)))

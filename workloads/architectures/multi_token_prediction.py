@@ -11,16 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from simulator.hardware.kernel import BYTES, Operation
-from workloads.architectures.shape import Shape
-from workloads.architectures.transformer import Transformer, head_operators, transformer
-from workloads.operators.elementwise import Elementwise
-from workloads.operators.embedding import embedding, vocabulary_parallel_embedding
-from workloads.operators.linear import Linear
-from workloads.operators.model import OperatorLayer
-from workloads.operators.operator import Operator
-from workloads.operators.sharded import on_the_sequence
-from workloads.operators.stages import ENDS
+from clustersim.simulator.hardware.kernel import BYTES, Operation
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.transformer import Transformer, head_operators, transformer
+from clustersim.workloads.operators.elementwise import Elementwise
+from clustersim.workloads.operators.embedding import embedding, vocabulary_parallel_embedding
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.model import OperatorLayer
+from clustersim.workloads.operators.operator import Operator
+from clustersim.workloads.operators.sharded import on_the_sequence
+from clustersim.workloads.operators.stages import ENDS
 
 CONCATENATION = Operation("concatenation", "elementwise")
 

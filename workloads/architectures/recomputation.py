@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from simulator.hardware.kernel import BYTES
-from simulator.reading.errors import ScenarioError
-from workloads.operators.attentions.core_attention import CoreAttention, LatentAttention
-from workloads.operators.elementwise import LAYER_NORM, RMS_NORM
-from workloads.operators.experts.mixture import Mixture
-from workloads.operators.linear import Linear, SharedInput
-from workloads.operators.low_precision import ScaledLinear
-from workloads.operators.operator import Operator
-from workloads.operators.operator_names import Rule
-from workloads.operators.sharded import ShardedOperator
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.operators.attentions.core_attention import CoreAttention, LatentAttention
+from clustersim.workloads.operators.elementwise import LAYER_NORM, RMS_NORM
+from clustersim.workloads.operators.experts.mixture import Mixture
+from clustersim.workloads.operators.linear import Linear, SharedInput
+from clustersim.workloads.operators.low_precision import ScaledLinear
+from clustersim.workloads.operators.operator import Operator
+from clustersim.workloads.operators.operator_names import Rule
+from clustersim.workloads.operators.sharded import ShardedOperator
 
 NORMS = {LAYER_NORM.name, RMS_NORM.name}
 

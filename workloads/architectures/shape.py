@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from simulator.hardware.kernel import BYTES
-from workloads.architectures.attention_keys import Window
-from workloads.operators.attentions.context_parallel import ALONE, Context
-from workloads.operators.attentions.core_attention import AttentionKind, Latent
-from workloads.operators.experts.experts import Experts
-from workloads.operators.lora import Lora
-from workloads.operators.low_precision import LowPrecision
-from workloads.operators.operator_names import Fused, Rule, fuses
-from workloads.operators.saved_activations import EVERYTHING, Saved
-from workloads.operators.sharded import WHOLE, Cut
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.workloads.architectures.attention_keys import Window
+from clustersim.workloads.operators.attentions.context_parallel import ALONE, Context
+from clustersim.workloads.operators.attentions.core_attention import AttentionKind, Latent
+from clustersim.workloads.operators.experts.experts import Experts
+from clustersim.workloads.operators.lora import Lora
+from clustersim.workloads.operators.low_precision import LowPrecision
+from clustersim.workloads.operators.operator_names import Fused, Rule, fuses
+from clustersim.workloads.operators.saved_activations import EVERYTHING, Saved
+from clustersim.workloads.operators.sharded import WHOLE, Cut
 
 
 @dataclass(frozen=True)

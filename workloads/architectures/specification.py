@@ -12,24 +12,30 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag, model_validator
 
-from simulator.reading.document import Document
-from simulator.reading.errors import ScenarioError
-from simulator.reading.lookup import data_file
-from simulator.reading.quantities import Amount, Count, Flag, Index, Quantity, Section, Time, number
-from simulator.reading.validation import Chosen, Fault, validated
-from simulator.reading.yaml_and_json import read
-from workloads.architectures.attention_keys import KINDS as ATTENTION_KINDS
-from workloads.architectures.attention_keys import AttentionKeys, LatentKeys, LowRankKeys, Windows, windows_of
-from workloads.architectures.expert_keys import ExpertKeys
-from workloads.architectures.image_model_keys import (
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.lookup import data_file
+from clustersim.simulator.reading.quantities import Amount, Count, Flag, Index, Quantity, Section, Time, number
+from clustersim.simulator.reading.validation import Chosen, Fault, validated
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.workloads.architectures.attention_keys import KINDS as ATTENTION_KINDS
+from clustersim.workloads.architectures.attention_keys import (
+    AttentionKeys,
+    LatentKeys,
+    LowRankKeys,
+    Windows,
+    windows_of,
+)
+from clustersim.workloads.architectures.expert_keys import ExpertKeys
+from clustersim.workloads.architectures.image_model_keys import (
     AveragePoolEntry,
     Entry,
     MaxPoolEntry,
     VisionSpecification,
     add_entries,
 )
-from workloads.architectures.lora_keys import LoraKeys
-from workloads.architectures.model_keys import (
+from clustersim.workloads.architectures.lora_keys import LoraKeys
+from clustersim.workloads.architectures.model_keys import (
     KINDS,
     KNOWN,
     MOST_FEATURES,
@@ -39,8 +45,8 @@ from workloads.architectures.model_keys import (
     most,
     with_plain_keys,
 )
-from workloads.operators.model import Model
-from workloads.operators.operator_names import Fused
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.operator_names import Fused
 
 
 class TransformerSpecification(Named, ExpertKeys, LatentKeys):
@@ -219,7 +225,7 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
-        from workloads.architectures.shape import Shape
+        from clustersim.workloads.architectures.shape import Shape
 
         own = {*Named.model_fields, *ExpertKeys.model_fields, *LatentKeys.model_fields, "kind", "attention_window"}
         given = self.model_dump(exclude=own)
@@ -242,14 +248,14 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
         }
         shape = Shape(**given, precision=precision, fused=fused)
         if self.num_decoder_layers:
-            from workloads.architectures.encoder_decoder import encoder_decoder
+            from clustersim.workloads.architectures.encoder_decoder import encoder_decoder
 
             return encoder_decoder(shape, self.title)
         if self.num_nextn_predict_layers:
-            from workloads.architectures.multi_token_prediction import next_tokens
+            from clustersim.workloads.architectures.multi_token_prediction import next_tokens
 
             return next_tokens(shape, self.title)
-        from workloads.architectures.transformer import transformer
+        from clustersim.workloads.architectures.transformer import transformer
 
         return transformer(shape, self.title)
 
@@ -282,9 +288,9 @@ class ConvolutionalSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, norms fused with what follows them or not."""
-        from workloads.architectures.convolutional import ConvolutionalBuilder
-        from workloads.operators.convolution import Image
-        from workloads.operators.operator_names import fuses
+        from clustersim.workloads.architectures.convolutional import ConvolutionalBuilder
+        from clustersim.workloads.operators.convolution import Image
+        from clustersim.workloads.operators.operator_names import fuses
 
         builder = ConvolutionalBuilder(
             Image(*self.image),
@@ -311,7 +317,7 @@ class ProfileSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model; durations are as measured, whatever *precision* and *fused*. Paths are relative to *folder*."""
-        from workloads.architectures.timed_models import profile
+        from clustersim.workloads.architectures.timed_models import profile
 
         return profile((folder or Path()) / self.profile, self.model, self.batch_size, precision)
 
@@ -341,7 +347,7 @@ class UnitSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model; durations are as given, whatever *precision* and *fused*."""
-        from workloads.architectures.timed_models import unit_model
+        from clustersim.workloads.architectures.timed_models import unit_model
 
         sizes = int(self.parameters), self.activations
         return unit_model(self.num_layers, self.forward, self.backward, *sizes, precision=precision, name=self.title)
@@ -371,7 +377,7 @@ class _Holder(Section):
 
 def specification(name: str) -> ModelSpecification:
     """That of the model *name* in `workloads.models`, or a dotted name of the user's own. Raises `SimulatorError`."""
-    document = with_plain_keys(read(data_file("workloads.models", name)), ())
+    document = with_plain_keys(read(data_file("clustersim.workloads.models", name)), ())
     positions = {("model", *path): position for path, position in document.positions.items()}
     return validated(Document({"model": document.data}, positions), _Holder).model
 

@@ -19,14 +19,14 @@ from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
 
-from simulator.hardware.kernel import BYTES, Kernel, measured
-from simulator.reading.errors import ScenarioError
-from simulator.reading.files import TableRow, UnreadableFile, read_rows
-from simulator.reading.lookup import nearest
-from simulator.reading.plain_text import text_fault
-from simulator.reading.quantities import LARGEST
-from workloads.operators.model import Layer, Model
-from workloads.operators.parameter import ParameterTensor, parameter_tensors
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, measured
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import TableRow, UnreadableFile, read_rows
+from clustersim.simulator.reading.lookup import nearest
+from clustersim.simulator.reading.plain_text import text_fault
+from clustersim.simulator.reading.quantities import LARGEST
+from clustersim.workloads.operators.model import Layer, Model
+from clustersim.workloads.operators.parameter import ParameterTensor, parameter_tensors
 
 COLUMNS = ("model", "node", "op", "forward_ms", "backward_ms", "activation_bytes", "parameter_bytes", "preds")
 """What a profile must have."""

@@ -10,17 +10,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from simulator.hardware.accelerator import Software
-from simulator.hardware.kernel import BYTES
-from simulator.reading import lookup
-from simulator.reading.errors import ScenarioError
-from workloads.architectures.attention_keys import Window
-from workloads.architectures.blocks import Halves, first_product, frozen, latent_attention, mixture, second_product
-from workloads.architectures.recomputation import reruns
-from workloads.architectures.shape import Shape
-from workloads.operators.attentions.context_parallel import ALONE, cut_over, positions_for_heads
-from workloads.operators.attentions.core_attention import AttentionKind, CoreAttention, FlashAttention, Sizes
-from workloads.operators.elementwise import (
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.attention_keys import Window
+from clustersim.workloads.architectures.blocks import (
+    Halves,
+    first_product,
+    frozen,
+    latent_attention,
+    mixture,
+    second_product,
+)
+from clustersim.workloads.architectures.recomputation import reruns
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.operators.attentions.context_parallel import ALONE, cut_over, positions_for_heads
+from clustersim.workloads.operators.attentions.core_attention import AttentionKind, CoreAttention, FlashAttention, Sizes
+from clustersim.workloads.operators.elementwise import (
     Elementwise,
     cast,
     dropout,
@@ -32,18 +39,18 @@ from workloads.operators.elementwise import (
     swiglu,
     tanh,
 )
-from workloads.operators.embedding import biased_scores, embedding, vocabulary_parallel_embedding
-from workloads.operators.experts.experts import Experts
-from workloads.operators.grids.samples import of_samples
-from workloads.operators.linear import Linear, SharedInput, SummedOutput
-from workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
-from workloads.operators.low_precision import LowPrecision
-from workloads.operators.model import Model, OperatorLayer
-from workloads.operators.operator import Operator
-from workloads.operators.operator_names import Rule, fuses
-from workloads.operators.parameter import parameter_tensors
-from workloads.operators.saved_activations import RecomputedActivation, Saved, saving
-from workloads.operators.sharded import (
+from clustersim.workloads.operators.embedding import biased_scores, embedding, vocabulary_parallel_embedding
+from clustersim.workloads.operators.experts.experts import Experts
+from clustersim.workloads.operators.grids.samples import of_samples
+from clustersim.workloads.operators.linear import Linear, SharedInput, SummedOutput
+from clustersim.workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
+from clustersim.workloads.operators.low_precision import LowPrecision
+from clustersim.workloads.operators.model import Model, OperatorLayer
+from clustersim.workloads.operators.operator import Operator
+from clustersim.workloads.operators.operator_names import Rule, fuses
+from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.operators.saved_activations import RecomputedActivation, Saved, saving
+from clustersim.workloads.operators.sharded import (
     column_parallel,
     gathered_output,
     norm_of_columns,
@@ -386,7 +393,7 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
         return (cut_over(attention, shape.context, fused_sum=fuses(shape.fused, "block_sum")),)
     if isinstance(shape.attention, AttentionKind):
         return shape.attention.operators(_attention_sizes(shape))
-    made = lookup.function("workloads.operators", shape.attention)(shape)
+    made = lookup.function("clustersim.workloads.operators", shape.attention)(shape)
     return (made,) if isinstance(made, Operator) else tuple(made)
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from simulator.hardware.kernel import BYTES
-from workloads.architectures.shape import Shape
-from workloads.architectures.transformer import Transformer, transformer, transformer_operators
-from workloads.operators.convolution import Convolution, Image
-from workloads.operators.elementwise import Elementwise, dropout
-from workloads.operators.embedding import EMBEDDING
-from workloads.operators.linear import Linear
-from workloads.operators.loss import cross_entropy
-from workloads.operators.model import OperatorLayer
-from workloads.operators.operator import Operator
-from workloads.operators.parameter import parameter_tensors
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.transformer import Transformer, transformer, transformer_operators
+from clustersim.workloads.operators.convolution import Convolution, Image
+from clustersim.workloads.operators.elementwise import Elementwise, dropout
+from clustersim.workloads.operators.embedding import EMBEDDING
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.loss import cross_entropy
+from clustersim.workloads.operators.model import OperatorLayer
+from clustersim.workloads.operators.operator import Operator
+from clustersim.workloads.operators.parameter import parameter_tensors
 
 PIXEL_BYTES = 4
 """An image reaches the GPU in fp32, whatever the precision of the products."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from simulator.hardware.accelerator import Software
-from simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
-from simulator.schedule.ops import Op
-from simulator.schedule.pipeline_order import Action
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS, ParameterTensor
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.simulator.schedule.ops import Op
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor
 
 BUCKETS = Operation("copies to buckets", "elementwise")
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from simulator.hardware.kernel import Kernel
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.ops import Collective, Compute, Op
-from workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
 
 BLOCKING = "compute"
 """The stream of the backward pass; a reduction on it blocks."""

@@ -18,16 +18,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.pipeline_order import PLACEHOLDER, Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.buckets import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
-from workloads.memory.optimizer import NORMS
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
+from clustersim.workloads.memory.optimizer import NORMS
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS
 
 
 def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]:
@@ -120,7 +120,7 @@ def reduce_gradients(
 
 def _with_kept(program: Program, reduction: Reduction, buckets: Sequence[Bucket]) -> Program:
     """*program* with what *reduction* keeps for *buckets* from step to step."""
-    from workloads.data_parallel.compressed_reduction import Compressed
+    from clustersim.workloads.data_parallel.compressed_reduction import Compressed
 
     if not isinstance(reduction, Compressed):
         return program
@@ -197,7 +197,7 @@ def after_backward(program: Program, parts: Mapping[int, Sequence[Bucket]]) -> d
 def flattened(reduction: Reduction) -> Reduction:
     """*reduction*, each bucket copied to a flat buffer just for it."""
 
-    from workloads.data_parallel.compressed_reduction import wrapped
+    from clustersim.workloads.data_parallel.compressed_reduction import wrapped
 
     def reduce(bucket: Bucket) -> Iterator[Op]:
         ops = list(reduction(bucket))

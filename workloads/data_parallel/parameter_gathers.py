@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from simulator.hardware.kernel import Operation, measured, memory_bound
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from workloads.data_parallel.buckets import Bucket, Reduction, Weights
-from workloads.data_parallel.compressed_reduction import wrapped
-from workloads.data_parallel.gradients import updated_stages
-from workloads.data_parallel.sharded_states import added
+from clustersim.simulator.hardware.kernel import Operation, measured, memory_bound
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, Weights
+from clustersim.workloads.data_parallel.compressed_reduction import wrapped
+from clustersim.workloads.data_parallel.gradients import updated_stages
+from clustersim.workloads.data_parallel.sharded_states import added
 
 SLICES = Operation("slices of tensors", "elementwise")
 

@@ -24,19 +24,19 @@ from typing import Literal
 
 import numpy as np
 
-from simulator.hardware.kernel import BYTES, Kernel
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import Count, Section
-from simulator.schedule.mesh import Axis
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.architectures.shape import nearest_divisors
-from workloads.data_parallel.buckets import Weights, reduced_axes
-from workloads.data_parallel.gradients import backward_ops, tensor_norms, updated_stages, weights_by_stage
-from workloads.memory.optimizer import CHUNK
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS
+from clustersim.simulator.hardware.kernel import BYTES, Kernel
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import Count, Section
+from clustersim.simulator.schedule.mesh import Axis
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.architectures.shape import nearest_divisors
+from clustersim.workloads.data_parallel.buckets import Weights, reduced_axes
+from clustersim.workloads.data_parallel.gradients import backward_ops, tensor_norms, updated_stages, weights_by_stage
+from clustersim.workloads.memory.optimizer import CHUNK
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS
 
 STATES = ("parameters", "gradients", "optimizer")
 """What is divided, in the order of group sizes."""

@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 
-from simulator.hardware.kernel import BYTES
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.mesh import Axis
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program, TemplatedOps
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.gradients import actions
-from workloads.memory.compute import PIPELINE
-from workloads.operators.model import Model
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.mesh import Axis
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program, TemplatedOps
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.gradients import actions
+from clustersim.workloads.memory.compute import PIPELINE
+from clustersim.workloads.operators.model import Model
 
 TIED = "embedding"
 """The axis that joins the ranks of a pipeline with a copy of the tied tensor."""

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from simulator.schedule.ops import Compute, Op
-from simulator.schedule.program import Program
-from workloads.operators.model import Layer, Model
+from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.simulator.schedule.program import Program
+from clustersim.workloads.operators.model import Layer, Model
 
 Place = tuple[int, int | None, str]
 """(stage, micro-batch, layer)."""

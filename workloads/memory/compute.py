@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from simulator.hardware.kernel import BYTES, Kernel, measured
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.ops import Compute, Op
-from simulator.schedule.pipeline_order import PLACEHOLDER, Action, Order
-from simulator.schedule.program import Program, TemplatedOps
-from simulator.schedule.schedule import Schedule
-from workloads.memory.activations import with_activations
-from workloads.memory.optimizer import NORMS, UPDATE, Optimizer, copied_gradient_bytes, resident_states
-from workloads.operators.lowering import Overlap, lowered
-from workloads.operators.model import Layer, Model
-from workloads.operators.operator_names import fuses
-from workloads.operators.parameter import REPLICAS, ParameterTensor
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, measured
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.mesh import Axis, Mesh
+from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action, Order
+from clustersim.simulator.schedule.program import Program, TemplatedOps
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.memory.activations import with_activations
+from clustersim.workloads.memory.optimizer import NORMS, UPDATE, Optimizer, copied_gradient_bytes, resident_states
+from clustersim.workloads.operators.lowering import Overlap, lowered
+from clustersim.workloads.operators.model import Layer, Model
+from clustersim.workloads.operators.operator_names import fuses
+from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor
 
 WeightVersions = Callable[[int, int], int]
 """(stage, stages) -> how many versions of its weights the stage keeps: that of pipedream and of pipedream_2bw."""
@@ -172,7 +172,7 @@ def update_op(
     """The optimizer step *action* over *tensors*. It holds `copied_gradient_bytes` while it runs."""
     kernels: tuple[Kernel, ...]
     if model.optimizer_seconds is None:
-        from workloads.memory.optimizer import update_kernels
+        from clustersim.workloads.memory.optimizer import update_kernels
 
         kernels = update_kernels(
             tensors,

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
-from simulator.reading.errors import ScenarioError
-from simulator.reading.lookup import nearest
-from workloads.operators.parameter import ParameterTensor
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.lookup import nearest
+from clustersim.workloads.operators.parameter import ParameterTensor
 
 UPDATE = Operation("optimizer step", "optimizer")
 

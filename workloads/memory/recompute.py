@@ -15,18 +15,18 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from simulator.reading.errors import ScheduleError
-from simulator.reading.lookup import nearest
-from simulator.schedule.ops import Compute, Op
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.memory.activations import with_activations
-from workloads.memory.chains.fixed_methods import FIXED, fixed_sequence
-from workloads.memory.chains.sequence import ChainSequence, Kind
-from workloads.operators.lowering import lowered_segments
-from workloads.operators.model import Layer, Model
-from workloads.operators.stages import ENDS
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.lookup import nearest
+from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.memory.activations import with_activations
+from clustersim.workloads.memory.chains.fixed_methods import FIXED, fixed_sequence
+from clustersim.workloads.memory.chains.sequence import ChainSequence, Kind
+from clustersim.workloads.operators.lowering import lowered_segments
+from clustersim.workloads.operators.model import Layer, Model
+from clustersim.workloads.operators.stages import ENDS
 
 CHOICES = ("none", "selective", "operators", *FIXED)
 """How much is recomputed, where that follows from the layers alone."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from simulator.hardware.kernel import Kernel
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.ops import Compute, Op, Recv, Send
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.ops import Compute, Op, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 NO_KERNEL = Kernel(launches=0)
 """Stands where a rank has nothing to compute; it is left out."""

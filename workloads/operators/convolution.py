@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
-from simulator.reading.errors import ScenarioError
-from workloads.operators.operator import Operator
-from workloads.operators.parameter import ParameterTensor, matrix, parameter_tensors
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.operators.operator import Operator
+from clustersim.workloads.operators.parameter import ParameterTensor, matrix, parameter_tensors
 
 Window = int | tuple[int, int]
 """Height and width of a window; one number for both."""

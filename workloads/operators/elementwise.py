@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
-from workloads.operators.operator import Operator
-from workloads.operators.parameter import ParameterTensor, parameter_tensors
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.workloads.operators.operator import Operator
+from clustersim.workloads.operators.parameter import ParameterTensor, parameter_tensors
 
 ELEMENTWISE = Operation("elementwise", "elementwise")
 

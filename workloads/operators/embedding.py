@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
-from workloads.operators.elementwise import Elementwise
-from workloads.operators.operator import Exchange, Operator
-from workloads.operators.parameter import ParameterTensor, matrix
-from workloads.operators.sharded import Cut, ShardedOperator
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.workloads.operators.elementwise import Elementwise
+from clustersim.workloads.operators.operator import Exchange, Operator
+from clustersim.workloads.operators.parameter import ParameterTensor, matrix
+from clustersim.workloads.operators.sharded import Cut, ShardedOperator
 
 EMBEDDING = Operation("embedding", "embedding")
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
-from simulator.reading.errors import ScenarioError
-from workloads.operators.linear import Linear
-from workloads.operators.parameter import ParameterTensor, matrix
-from workloads.operators.sharded import WHOLE, Cut
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.parameter import ParameterTensor, matrix
+from clustersim.workloads.operators.sharded import WHOLE, Cut
 
 FORMATS = ("nf4", "fp4")
 """Formats of 4 bits."""

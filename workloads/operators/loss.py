@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from simulator.hardware.kernel import BYTES, Operation
-from workloads.operators.elementwise import Elementwise
-from workloads.operators.operator import Exchange, Operator
-from workloads.operators.sharded import Cut, ShardedOperator
+from clustersim.simulator.hardware.kernel import BYTES, Operation
+from clustersim.workloads.operators.elementwise import Elementwise
+from clustersim.workloads.operators.operator import Exchange, Operator
+from clustersim.workloads.operators.sharded import Cut, ShardedOperator
 
 FP32 = 4
 """Bytes of a number of the loss, whatever the precision of the model.

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
-from simulator.hardware.kernel import BYTES, OPERAND_BYTES, Kernel, Operation, matmul, memory_bound
-from workloads.operators.linear import Linear
-from workloads.operators.parameter import ParameterTensor
+from clustersim.simulator.hardware.kernel import BYTES, OPERAND_BYTES, Kernel, Operation, matmul, memory_bound
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.parameter import ParameterTensor
 
 WIDE = 2
 """Bytes of an element before it is cast."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from simulator.hardware.kernel import Kernel
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.pipeline_order import Action
-from workloads.operators.by_coordinate import ShiftRecv, ShiftSend
-from workloads.operators.model import Layer
-from workloads.operators.operator import SHIFT, Exchange, Segment
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.workloads.operators.by_coordinate import ShiftRecv, ShiftSend
+from clustersim.workloads.operators.model import Layer
+from clustersim.workloads.operators.operator import SHIFT, Exchange, Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
-from simulator.hardware.accelerator import Software
-from simulator.hardware.kernel import Kernel
-from workloads.operators.operator import Operator, Segment
-from workloads.operators.operator_names import Fused
-from workloads.operators.parameter import ParameterTensor
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.workloads.operators.operator import Operator, Segment
+from clustersim.workloads.operators.operator_names import Fused
+from clustersim.workloads.operators.parameter import ParameterTensor
 
 
 class Layer(ABC):

@@ -13,9 +13,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from simulator.hardware.kernel import Kernel, Operation
-from simulator.schedule.ops import PerPeer, scaled_bytes
-from workloads.operators.parameter import ParameterTensor
+from clustersim.simulator.hardware.kernel import Kernel, Operation
+from clustersim.simulator.schedule.ops import PerPeer, scaled_bytes
+from clustersim.workloads.operators.parameter import ParameterTensor
 
 SHIFT = "shift"
 """The kind of a ring exchange: each rank sends to the rank *distance* further on, and receives from the one before."""

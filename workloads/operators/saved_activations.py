@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from simulator.hardware.kernel import BYTES, Kernel
-from workloads.operators.elementwise import Elementwise
+from clustersim.simulator.hardware.kernel import BYTES, Kernel
+from clustersim.workloads.operators.elementwise import Elementwise
 
 BYTE = 8
 """Bits of a byte."""

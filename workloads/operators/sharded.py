@@ -23,10 +23,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from simulator.hardware.kernel import BYTES, Kernel, Operation
-from workloads.operators.linear import Linear, SharedInput, SummedOutput
-from workloads.operators.operator import Exchange, Operator, Segment
-from workloads.operators.parameter import ParameterTensor
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation
+from clustersim.workloads.operators.linear import Linear, SharedInput, SummedOutput
+from clustersim.workloads.operators.operator import Exchange, Operator, Segment
+from clustersim.workloads.operators.parameter import ParameterTensor
 
 
 @dataclass(frozen=True, slots=True)

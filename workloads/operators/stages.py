@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.reading.errors import ScenarioError
-from workloads.operators.model import Layer, Model
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.operators.model import Layer, Model
 
 ENDS = ("embedding", "head")
 

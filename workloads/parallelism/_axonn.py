@@ -8,10 +8,10 @@ As its authors programmed it for Perlmutter (axonn-ai/Megatron-AxoNN at 8a4ae241
 reduced over the replicas in fp32, and what is recomputed sums its outputs again. They take the second product of the
 feed-forward network as one from h to 4 h; here it is one from 4 h to h. They leave out the logits.
 
-An operator names these exchanges where it needs them, on the stream ``compute`` (`workloads.operators.grids.three_dimensional`).
-The passes here move them to a stream named like their axis, as AxoNN overlaps them (Singh et al. 2025,
-arXiv:2502.08145, section V-D; axonn/intra_layer/overlap_communication.py). NCCL runs the collectives of one group in
-order, so one stream has both.
+An operator names these exchanges where it needs them, on the stream ``compute``
+(`workloads.operators.grids.three_dimensional`). The passes here move them to a stream named like their axis, as AxoNN
+overlaps them (Singh et al. 2025, arXiv:2502.08145, section V-D; axonn/intra_layer/overlap_communication.py). NCCL runs
+the collectives of one group in order, so one stream has both.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program, TemplatedOps
-from workloads.architectures.shape import Shape
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program, TemplatedOps
+from clustersim.workloads.architectures.shape import Shape
 
 Bandwidth = Callable[[int, int], float]
 """(ranks of the sides before a side, ranks of the side) -> bytes/s of a ring over the side, while all rings run."""

@@ -4,8 +4,8 @@ to-alls of each run beside the computation of the other.
 A forward and a backward of two micro-batches run together. Their computations alternate, and each exchange runs beside
 the computation of the other micro-batch (DeepSeek-AI 2024, "DeepSeek-V3", arXiv:2412.19437, section 3.2.1; Megatron-LM,
 ``--overlap-moe-expert-parallel-comm``). An order that pairs them itself, such as DualPipeV, keeps its pairs. Others get
-pairs by one more forward before the first backward, as Megatron-LM has it. `workloads.parallelism._forward_backward_overlap` puts the ops
-of a pair beside each other.
+pairs by one more forward before the first backward, as Megatron-LM has it.
+`workloads.parallelism._forward_backward_overlap` puts the ops of a pair beside each other.
 
 DualPipe pairs the two so that a rank computes while tokens are on their way to experts: dispatch and combine of one
 micro-batch run beside attention and experts of the other (DeepSeek-AI, arXiv:2412.19437, section 3.2.1, figure 4). The
@@ -22,12 +22,12 @@ from operator import itemgetter
 
 import numpy as np
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.pipeline_order import Action, Order
-from simulator.schedule.program import Program, TemplatedOps
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.gradients import actions
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.pipeline_order import Action, Order
+from clustersim.simulator.schedule.program import Program, TemplatedOps
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.gradients import actions
 
 
 def paired(order: Order) -> Order:

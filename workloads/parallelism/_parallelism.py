@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import model_validator
 
-from simulator.hardware.accelerator import Accelerator, Software
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import Section
-from simulator.reading.validation import Fault
-from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.pipeline_order import Order
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.buckets import Reduction
-from workloads.memory.optimizer import Optimizer
-from workloads.operators.lowering import Overlap
-from workloads.operators.model import Model
-from workloads.pipelines._asynchronous import SteadyState
-from workloads.reductions._compression import Compression
+from clustersim.simulator.hardware.accelerator import Accelerator, Software
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import Section
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.schedule.mesh import Axis, Mesh
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.buckets import Reduction
+from clustersim.workloads.memory.optimizer import Optimizer
+from clustersim.workloads.operators.lowering import Overlap
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.pipelines._asynchronous import SteadyState
+from clustersim.workloads.reductions._compression import Compression
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from workloads.architectures.transformer import Transformer
-    from workloads.data_parallel.parameter_gathers import Gathering
+    from clustersim.workloads.architectures.transformer import Transformer
+    from clustersim.workloads.data_parallel.parameter_gathers import Gathering
 
 Chosen = Mapping[str, Any]
 """The values chosen so far, by key."""
@@ -104,7 +104,8 @@ class Parallelism(Section):
     """Its ranks hold the same weights, so its axis belongs to that of the replicas (`further_axes`)."""
 
     searchable: ClassVar[Mapping[str, Choices]] = {}
-    """The keys that `plan` may vary, with the values that ``auto`` stands for (`workloads.parallelism._parallelism`)."""
+    """The keys that `plan` may vary, with the values that ``auto`` stands for (`workloads.parallelism._parallelism`).
+    """
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """The degree of each of its axes. *ranks*: what the parallelisms applied before it leave of all GPUs."""
@@ -257,9 +258,9 @@ class ReducingMethod(DataMethod):
 
     def gathering(self, replicas: int) -> Gathering:
         """How the *replicas* gather parameters. Raises `ScenarioError` unless the partition divides them."""
-        from workloads.architectures.shape import nearest_divisors
-        from workloads.data_parallel.parameter_gathers import PLAIN
-        from workloads.data_parallel.sharded_states import SHARD
+        from clustersim.workloads.architectures.shape import nearest_divisors
+        from clustersim.workloads.data_parallel.parameter_gathers import PLAIN
+        from clustersim.workloads.data_parallel.sharded_states import SHARD
 
         asked = self.compression.gathering if self.compression else None
         if asked is None:

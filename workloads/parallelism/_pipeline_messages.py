@@ -14,12 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from simulator.hardware.kernel import Kernel, measured
-from simulator.schedule.ops import Collective, Compute, Op, Recv, Send
-from simulator.schedule.pipeline_order import PLACEHOLDER, Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.memory.compute import PIPELINE
+from clustersim.simulator.hardware.kernel import Kernel, measured
+from clustersim.simulator.schedule.ops import Collective, Compute, Op, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.memory.compute import PIPELINE
 
 
 @dataclass(frozen=True, slots=True)

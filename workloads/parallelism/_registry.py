@@ -21,12 +21,12 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticKnownError
 
-from simulator.reading import lookup
-from simulator.reading.names_and_parameters import known
-from simulator.reading.validation import Choices, Fault
-from workloads.parallelism._parallelism import DataMethod
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.names_and_parameters import known
+from clustersim.simulator.reading.validation import Choices, Fault
+from clustersim.workloads.parallelism._parallelism import DataMethod
 
-PACKAGE = "workloads.parallelism"
+PACKAGE = "clustersim.workloads.parallelism"
 
 PACKAGES = (PACKAGE, f"{PACKAGE}.methods")
 """The folders with built-in methods of data parallelism."""

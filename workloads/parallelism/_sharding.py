@@ -25,13 +25,13 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heapreplace
 from typing import Any, Literal
 
-from simulator.hardware.kernel import BYTES
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.program import Block, Program, TemplatedOps
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.buckets import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
-from workloads.data_parallel.gradients import (
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
+from clustersim.workloads.data_parallel.gradients import (
     after_backward,
     flattened,
     map_replicas,
@@ -40,7 +40,7 @@ from workloads.data_parallel.gradients import (
     updated_stages,
     weights_by_stage,
 )
-from workloads.data_parallel.parameter_gathers import (
+from clustersim.workloads.data_parallel.parameter_gathers import (
     PLAIN,
     Gathering,
     PerTensor,
@@ -48,11 +48,11 @@ from workloads.data_parallel.parameter_gathers import (
     unsharded,
     with_second_copy,
 )
-from workloads.data_parallel.sharded_states import STATES, GroupSizes, double_buffered, sharded_states
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS
-from workloads.reductions.all_reduce import all_reduce
-from workloads.reductions.reduce_scatter import Hop, reduce_scatter
+from clustersim.workloads.data_parallel.sharded_states import STATES, GroupSizes, double_buffered, sharded_states
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.reductions.all_reduce import all_reduce
+from clustersim.workloads.reductions.reduce_scatter import Hop, reduce_scatter
 
 GATHER_ELEMENTS = 500_000_000
 """DeepSpeed, runtime/zero/config.py: ``allgather_bucket_size`` of 5e8 elements."""

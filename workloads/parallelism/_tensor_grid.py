@@ -9,14 +9,14 @@ from collections.abc import Collection, Mapping
 from math import isqrt
 from typing import TYPE_CHECKING, Literal
 
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import Count, Section
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import Count, Section
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
-    from workloads.architectures.transformer import Transformer
-    from workloads.operators.sharded import Grid
+    from clustersim.workloads.architectures.transformer import Transformer
+    from clustersim.workloads.operators.sharded import Grid
 
 TENSOR = "tp"
 """The axis of the ranks that share every layer, and the family of the axes of a grid."""
@@ -66,9 +66,9 @@ def nearest_square(ranks: int, depth: int = 1) -> list[int]:
 
 def made_grid(degrees: Mapping[str, int], mode: Mode, *, only_linear: bool) -> Grid:
     """The grid of these *degrees* by axis. *only_linear*: as ``axonn.auto_parallelize`` makes it."""
-    from workloads.operators.grids.summa import summa
-    from workloads.operators.grids.three_dimensional import agarwal, replaced
-    from workloads.operators.sharded import Side
+    from clustersim.workloads.operators.grids.summa import summa
+    from clustersim.workloads.operators.grids.three_dimensional import agarwal, replaced
+    from clustersim.workloads.operators.sharded import Side
 
     x, y, z = (Side(axis, degrees[axis]) for axis in (X, Y, DEPTH))
     if mode == "3d":
@@ -95,8 +95,8 @@ def check_cut_by_grids(model: Transformer) -> None:
 
 def on_grid(model: Transformer, grid: Grid, *, only_linear: bool) -> Transformer:
     """The model of one rank of *grid*. Raises `ScenarioError` if its sides do not divide the sizes of *model*."""
-    from workloads.architectures.shape import nearest_divisors
-    from workloads.operators.sharded import Cut
+    from clustersim.workloads.architectures.shape import nearest_divisors
+    from clustersim.workloads.operators.sharded import Cut
 
     check_cut_by_grids(model)
     shape = model.shape
@@ -118,7 +118,7 @@ def on_grid(model: Transformer, grid: Grid, *, only_linear: bool) -> Transformer
 def with_overlap(schedule: Schedule, overlapped: Collection[str]) -> Schedule:
     """*schedule* with what AxoNN overlaps, beside all-reduces: gathers and reduce-scatters of weights over z."""
 
-    from workloads.parallelism._axonn import gathered_ahead, gathered_once, scattered_beside
+    from clustersim.workloads.parallelism._axonn import gathered_ahead, gathered_once, scattered_beside
 
     def change(program: Program) -> Program:
         program = gathered_once(program, DEPTH)

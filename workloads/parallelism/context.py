@@ -1,8 +1,8 @@
 """Context parallelism: each rank of a group has a part of every sequence, and all have the same weights.
 
-Only attention needs other positions (`workloads.operators.attentions`). The ranks of a group are replicas too: gradients
-are reduced, and states are sharded, over all ranks with the same weights, ``dp`` x ``cp`` (Megatron-LM, context
-parallelism guide; Llama 3, arXiv:2407.21783, section 3.3.2; torchtitan, ``dp_shard_cp``).
+Only attention needs other positions (`workloads.operators.attentions`). The ranks of a group are replicas too:
+gradients are reduced, and states are sharded, over all ranks with the same weights, ``dp`` x ``cp`` (Megatron-LM,
+context parallelism guide; Llama 3, arXiv:2407.21783, section 3.3.2; torchtitan, ``dp_shard_cp``).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import Count
-from simulator.reading.validation import Fault
-from simulator.schedule.mesh import Axis, Mesh
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, divisors, is_transformer
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import Count
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.schedule.mesh import Axis, Mesh
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, divisors, is_transformer
 
 if TYPE_CHECKING:
-    from workloads.architectures.shape import Shape
-    from workloads.operators.attentions.context_parallel import Context as Cut
+    from clustersim.workloads.architectures.shape import Shape
+    from clustersim.workloads.operators.attentions.context_parallel import Context as Cut
 
 CONTEXT = "cp"
 
@@ -67,7 +67,7 @@ class Context(Parallelism):
     @property
     def cut(self) -> Cut:
         """How sequences are cut."""
-        from workloads.operators.attentions.context_parallel import Context as Cut
+        from clustersim.workloads.operators.attentions.context_parallel import Context as Cut
 
         method = "ring" if self.cp_method in (None, "zigzag") else str(self.cp_method)
         return Cut(CONTEXT, self.cp, method, zigzag=self.cp_layout != "contiguous")
@@ -102,7 +102,7 @@ class Context(Parallelism):
 
 def _check_length(shape: Shape, cut: Cut, name: str) -> None:
     """Raise `ScenarioError` unless the chunks of a sequence are equal, also on the shards of sequence parallelism."""
-    from workloads.architectures.shape import nearest_divisors
+    from clustersim.workloads.architectures.shape import nearest_divisors
 
     length, shards = shape.seq_length, shape.cut.sequence_shards
     chunks = 2 * cut.ranks if cut.method != "ulysses" and cut.zigzag else cut.ranks
@@ -118,8 +118,8 @@ def _check_length(shape: Shape, cut: Cut, name: str) -> None:
 
 def _check_attention(shape: Shape, cut: Cut, name: str) -> None:
     """Raise `ScenarioError` if the attention of *shape* cannot be cut so."""
-    from workloads.architectures.shape import nearest_divisors
-    from workloads.operators.attentions.cross_attention import Memory
+    from clustersim.workloads.architectures.shape import nearest_divisors
+    from clustersim.workloads.operators.attentions.cross_attention import Memory
 
     if cut.method == "ulysses":
         groups, ranks = shape.key_value_heads, cut.ranks

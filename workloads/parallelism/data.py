@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from simulator.reading.errors import ScheduleError
-from simulator.reading.quantities import Count
-from simulator.reading.validation import Fault
-from simulator.schedule.ops import Collective, Send
-from simulator.schedule.schedule import Schedule
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import Choices, Chosen, DataMethod, Job, Parallelism, TrainingStep
-from workloads.parallelism._registry import METHODS, Method, declared, default_method
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.quantities import Count
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.schedule.ops import Collective, Send
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import Choices, Chosen, DataMethod, Job, Parallelism, TrainingStep
+from clustersim.workloads.parallelism._registry import METHODS, Method, declared, default_method
 
 WITH_PIPELINE: Sequence[Mapping[str, Any]] = ({"method": "ddp"}, {"method": "zero", "stage": 1})
 """Methods that reduce gradients once a step, so that they go with a pipeline."""

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from simulator.hardware.kernel import BYTES
-from simulator.reading.quantities import Flag, Size
-from simulator.reading.units import show
-from simulator.schedule.ops import Collective
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.buckets import (
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.quantities import Flag, Size
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.buckets import (
     NO_COPIES,
     Bucket,
     BucketCopies,
@@ -25,11 +25,17 @@ from workloads.data_parallel.buckets import (
     bucket_copies,
     reduced_axes,
 )
-from workloads.data_parallel.gradients import actions, backward_ops, map_replicas, reduce_gradients, weights_by_stage
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS, ParameterTensor
-from workloads.parallelism._parallelism import ReducingMethod, TrainingStep
-from workloads.reductions.all_reduce import all_reduce
+from clustersim.workloads.data_parallel.gradients import (
+    actions,
+    backward_ops,
+    map_replicas,
+    reduce_gradients,
+    weights_by_stage,
+)
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor
+from clustersim.workloads.parallelism._parallelism import ReducingMethod, TrainingStep
+from clustersim.workloads.reductions.all_reduce import all_reduce
 
 BUCKET_BYTES = 25 * 2**20
 """torch.nn.parallel.DistributedDataParallel: ``bucket_cap_mb=25``."""

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from simulator.hardware.accelerator import Software
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import Count
-from simulator.reading.validation import Fault
-from simulator.schedule.mesh import Axis, Mesh
-from workloads.operators.lowering import Overlap
-from workloads.operators.model import Model, Way
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import Parallelism
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import Count
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.schedule.mesh import Axis, Mesh
+from clustersim.workloads.operators.lowering import Overlap
+from clustersim.workloads.operators.model import Model, Way
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import Parallelism
 
 if TYPE_CHECKING:
-    from workloads.operators.model import OperatorLayer
+    from clustersim.workloads.operators.model import OperatorLayer
 
 DOMAIN = "domain"
 """The axis of the Pr ranks."""
@@ -67,9 +67,9 @@ class Domain(Parallelism):
         """The model of one rank."""
         if self.domain == 1:
             return model
-        from workloads.operators.grids.domain import divided
-        from workloads.operators.model import OperatorLayer
-        from workloads.operators.sharded import Side
+        from clustersim.workloads.operators.grids.domain import divided
+        from clustersim.workloads.operators.model import OperatorLayer
+        from clustersim.workloads.operators.sharded import Side
 
         layers = [layer for layer in model.layers if isinstance(layer, OperatorLayer)]
         if len(layers) < len(model.layers) or any(layer.kind not in BY_KIND for layer in layers):

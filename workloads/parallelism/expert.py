@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from simulator.reading.errors import ScenarioError, ScheduleError
-from simulator.reading.quantities import Count
-from simulator.reading.validation import Fault
-from simulator.schedule.mesh import Axis, Layout, Mesh
-from simulator.schedule.pipeline_order import Order
-from workloads.memory.compute import PIPELINE
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, divisors, is_transformer
-from workloads.parallelism._tensor_grid import TENSOR
+from clustersim.simulator.reading.errors import ScenarioError, ScheduleError
+from clustersim.simulator.reading.quantities import Count
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.schedule.mesh import Axis, Layout, Mesh
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.memory.compute import PIPELINE
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, divisors, is_transformer
+from clustersim.workloads.parallelism._tensor_grid import TENSOR
 
 if TYPE_CHECKING:
-    from workloads.architectures.transformer import Transformer
+    from clustersim.workloads.architectures.transformer import Transformer
 
 EXPERT = "ep"
 TENSOR_OF_EXPERTS, REPLICAS_OF_EXPERTS = "ep.tp", "dp.expert"
@@ -83,7 +83,7 @@ class Expert(Parallelism):
     def check(self, others: Mapping[str, Parallelism]) -> None:
         """A domain divides the group."""
         if self.ep_domain is not None and (self.ep_domain > self.ep or self.ep % self.ep_domain):
-            from workloads.architectures.shape import nearest_divisors
+            from clustersim.workloads.architectures.shape import nearest_divisors
 
             good = " or ".join(map(str, nearest_divisors(self.ep, min(self.ep, self.ep_domain))))
             raise Fault("ep_domain", f"{self.ep_domain} does not divide ep = {self.ep}; try {good}")
@@ -95,7 +95,7 @@ class Expert(Parallelism):
             if given:
                 raise ScenarioError(f"{given} = {getattr(self, given)}: {model.name} has no experts; leave it out")
             return model
-        from workloads.operators.experts.experts import ExpertCut
+        from clustersim.workloads.operators.experts.experts import ExpertCut
 
         experts, tensor = model.shape.experts, self.expert_tp or model.shape.cut.ranks
         _divides(EXPERT, self.ep, experts.count, f"experts of {model.name}")
@@ -134,7 +134,7 @@ class Expert(Parallelism):
         """With pairs of a forward and a backward, if micro-batches overlap."""
         if self.moe_overlap != "batch":
             return order
-        from workloads.parallelism._forward_backward_overlap import paired
+        from clustersim.workloads.parallelism._forward_backward_overlap import paired
 
         return paired(order)
 
@@ -143,7 +143,7 @@ class Expert(Parallelism):
         tensor = self.expert_tp or _degree(mesh, TENSOR)
         if self.ep == 1 and tensor == _degree(mesh, TENSOR):
             return {}
-        from workloads.architectures.shape import nearest_divisors
+        from clustersim.workloads.architectures.shape import nearest_divisors
 
         coordinates = mesh.axes[PIPELINE].places(mesh.world_size)[1]
         stages = [np.flatnonzero(coordinates == stage).tolist() for stage in np.unique(coordinates)]
@@ -163,7 +163,7 @@ class Expert(Parallelism):
 
     def _domains(self, axis: Axis) -> dict[str, Axis]:
         """The axes of two hops, if tokens take two."""
-        from workloads.operators.experts.routing import ACROSS, WITHIN
+        from clustersim.workloads.operators.experts.routing import ACROSS, WITHIN
 
         size = self.ep_domain
         if not size or size == self.ep:
@@ -182,7 +182,7 @@ def _degree(mesh: Mesh, axis: str) -> int:
 
 
 def _divides(key: str, degree: int, count: int, what: str) -> None:
-    from workloads.architectures.shape import nearest_divisors
+    from clustersim.workloads.architectures.shape import nearest_divisors
 
     if count % degree:
         good = " or ".join(map(str, nearest_divisors(count, degree)))

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
-from simulator.hardware.accelerator import Software
-from simulator.hardware.kernel import BYTES
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import Count, Flag, Index
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.buckets import Bucket, Reduction, Weights
-from workloads.data_parallel.parameter_gathers import PLAIN, Gathering
-from workloads.data_parallel.sharded_states import STATES, GroupSizes, check_hybrid, with_hybrid_axes
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import ReducingMethod, TrainingStep
-from workloads.parallelism._sharding import Sharding, reduction_of
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import Count, Flag, Index
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, Weights
+from clustersim.workloads.data_parallel.parameter_gathers import PLAIN, Gathering
+from clustersim.workloads.data_parallel.sharded_states import STATES, GroupSizes, check_hybrid, with_hybrid_axes
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import ReducingMethod, TrainingStep
+from clustersim.workloads.parallelism._sharding import Sharding, reduction_of
 
 
 class FullyShardedDataParallel(ReducingMethod):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-from simulator.hardware.kernel import BYTES, Operation, memory_bound
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import DataMethod, TrainingStep
+from clustersim.simulator.hardware.kernel import BYTES, Operation, memory_bound
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import DataMethod, TrainingStep
 
 AVERAGE = Operation("average of gradients", "elementwise")
 

@@ -15,27 +15,33 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from simulator.reading.errors import ScheduleError, SimulatorError
-from simulator.reading.lookup import attribute, function, names
-from simulator.reading.names_and_parameters import known
-from simulator.reading.quantities import Count, Flag, Index
-from simulator.reading.validation import Fault
-from simulator.schedule.mesh import Axis, Mesh, family
-from simulator.schedule.ops import Compute, Op
-from simulator.schedule.pipeline_order import Action, Order
-from simulator.schedule.program import Program, TemplatedOps
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.gradients import actions
-from workloads.data_parallel.tied_embeddings import tied_embeddings
-from workloads.memory.compute import PIPELINE, WeightVersions
-from workloads.operators.model import Layer, Model
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, TrainingStep, divisors
-from workloads.parallelism._pipeline_messages import Message, MessagePlan, Parts, late_recompute, message_plans
-from workloads.pipelines._asynchronous import SteadyState, steady_state
-from workloads.pipelines._order_file import is_file, order_of_file, read_order
+from clustersim.simulator.reading.errors import ScheduleError, SimulatorError
+from clustersim.simulator.reading.lookup import attribute, function, names
+from clustersim.simulator.reading.names_and_parameters import known
+from clustersim.simulator.reading.quantities import Count, Flag, Index
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.schedule.mesh import Axis, Mesh, family
+from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.simulator.schedule.pipeline_order import Action, Order
+from clustersim.simulator.schedule.program import Program, TemplatedOps
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.gradients import actions
+from clustersim.workloads.data_parallel.tied_embeddings import tied_embeddings
+from clustersim.workloads.memory.compute import PIPELINE, WeightVersions
+from clustersim.workloads.operators.model import Layer, Model
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, TrainingStep, divisors
+from clustersim.workloads.parallelism._pipeline_messages import (
+    Message,
+    MessagePlan,
+    Parts,
+    late_recompute,
+    message_plans,
+)
+from clustersim.workloads.pipelines._asynchronous import SteadyState, steady_state
+from clustersim.workloads.pipelines._order_file import is_file, order_of_file, read_order
 
-ORDERS = "workloads.pipelines"
+ORDERS = "clustersim.workloads.pipelines"
 
 ALIASES = {"1f1b": "one_f_one_b"}
 """Names of orders that cannot be the name of a function."""

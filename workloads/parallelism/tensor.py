@@ -16,18 +16,26 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from simulator.hardware.accelerator import Software
-from simulator.hardware.kernel import BYTES
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import Count, Flag, Fraction
-from simulator.reading.validation import Fault
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.operators.lowering import Overlap
-from workloads.operators.model import Model
-from workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, TrainingStep, divisors, is_transformer
-from workloads.parallelism._tensor_grid import (
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import Count, Flag, Fraction
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.operators.lowering import Overlap
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.parallelism._parallelism import (
+    Choices,
+    Chosen,
+    Job,
+    Parallelism,
+    TrainingStep,
+    divisors,
+    is_transformer,
+)
+from clustersim.workloads.parallelism._tensor_grid import (
     DEPTH,
     OVERLAPPED,
     TENSOR,
@@ -44,8 +52,8 @@ from workloads.parallelism._tensor_grid import (
 )
 
 if TYPE_CHECKING:
-    from workloads.architectures.transformer import Transformer
-    from workloads.operators.sharded import Grid
+    from clustersim.workloads.architectures.transformer import Transformer
+    from clustersim.workloads.operators.sharded import Grid
 
 AUTO = "auto"
 """The degree that AxoNN's communication model chooses."""
@@ -246,8 +254,8 @@ def sharded(
     """
     if degree == 1:
         return model
-    from workloads.architectures.shape import nearest_divisors
-    from workloads.operators.sharded import Cut
+    from clustersim.workloads.architectures.shape import nearest_divisors
+    from clustersim.workloads.operators.sharded import Cut
 
     model = _transformer(model, degree)
     if by_columns and model.shape.block == "parallel":

@@ -29,21 +29,27 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from simulator.hardware.accelerator import Software
-from simulator.hardware.kernel import BYTES
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import Count, Flag, Size, whole_number
-from simulator.reading.validation import Fault
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.buckets import NO_COPIES, Bucket, Reduction, Weights, bucket_copies
-from workloads.data_parallel.parameter_gathers import PLAIN, Gathering, Limits
-from workloads.data_parallel.sharded_states import Groups, GroupSizes, check_hybrid, with_half_buckets, with_hybrid_axes
-from workloads.memory.compute import PIPELINE
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS, ParameterTensor
-from workloads.parallelism._parallelism import Parallelism, ReducingMethod, TrainingStep
-from workloads.parallelism._sharding import Sharding, Updates, reduction_of
-from workloads.reductions.all_reduce import all_reduce
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import Count, Flag, Size, whole_number
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, Reduction, Weights, bucket_copies
+from clustersim.workloads.data_parallel.parameter_gathers import PLAIN, Gathering, Limits
+from clustersim.workloads.data_parallel.sharded_states import (
+    Groups,
+    GroupSizes,
+    check_hybrid,
+    with_half_buckets,
+    with_hybrid_axes,
+)
+from clustersim.workloads.memory.compute import PIPELINE
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor
+from clustersim.workloads.parallelism._parallelism import Parallelism, ReducingMethod, TrainingStep
+from clustersim.workloads.parallelism._sharding import Sharding, Updates, reduction_of
+from clustersim.workloads.reductions.all_reduce import all_reduce
 
 SHARDED: Mapping[int, tuple[str, ...]] = {
     0: (),

@@ -10,8 +10,8 @@ from dataclasses import replace
 from math import ceil, gcd
 from typing import NamedTuple
 
-from simulator.schedule.pipeline_order import Action, Order
-from workloads.pipelines._row_patterns import warm_ups
+from clustersim.simulator.schedule.pipeline_order import Action, Order
+from clustersim.workloads.pipelines._row_patterns import warm_ups
 
 
 def updated(order: Order, every: int, replicas: Sequence[int] | None = None) -> Order:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from simulator.reading.errors import ScheduleError
-from simulator.reading.files import UnreadableFile, read_text
-from simulator.schedule.pipeline_order import Order
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.files import UnreadableFile, read_text
+from clustersim.simulator.schedule.pipeline_order import Order
 
 SUFFIX = ".csv"
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.pipeline_order import Action, Order
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.pipeline_order import Action, Order
 
 
 def at_least_one(**counts: int) -> None:

@@ -10,10 +10,10 @@ activations of p + 1 micro-batches.
 
 from __future__ import annotations
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.pipeline_order import Action, Order
-from workloads.pipelines._row_patterns import at_least_one
-from workloads.pipelines.dual_pipe_v import row_of_v
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.pipeline_order import Action, Order
+from clustersim.workloads.pipelines._row_patterns import at_least_one
+from clustersim.workloads.pipelines.dual_pipe_v import row_of_v
 
 SEARCHED = False
 """`plan` tries it if the scenario names it: no common stack for large models runs it by default."""

@@ -6,9 +6,9 @@ https://github.com/deepseek-ai/DualPipe, as torch.distributed.pipelining's Sched
 
 from __future__ import annotations
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.pipeline_order import Order
-from workloads.pipelines._row_patterns import Row, at_least_one, exactly_two
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.pipelines._row_patterns import Row, at_least_one, exactly_two
 
 SEARCHED = False
 """`plan` tries it if the scenario names it: no common stack for large models runs it by default."""

@@ -8,8 +8,8 @@ refuses, the rounds are those of torch.distributed.pipelining.
 
 from __future__ import annotations
 
-from simulator.schedule.pipeline_order import Order
-from workloads.pipelines._row_patterns import alternate, at_least_one, in_rounds, in_turn, uneven
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.pipelines._row_patterns import alternate, at_least_one, in_rounds, in_turn, uneven
 
 
 def interleaved(stages: int, micro_batches: int, virtual_stages: int = 2) -> Order:

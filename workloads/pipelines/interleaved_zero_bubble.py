@@ -6,9 +6,9 @@ torch.distributed.pipelining's ScheduleInterleavedZeroBubble, after Qi et al., "
 
 from __future__ import annotations
 
-from simulator.schedule.pipeline_order import Order
-from workloads.pipelines._row_patterns import split_backward
-from workloads.pipelines.interleaved import depth_first
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.pipelines._row_patterns import split_backward
+from clustersim.workloads.pipelines.interleaved import depth_first
 
 SEARCHED = False
 """`plan` tries it if the scenario names it: no common stack for large models runs it by default."""

@@ -8,8 +8,8 @@ stage's parameters once a step.
 
 from __future__ import annotations
 
-from simulator.schedule.pipeline_order import Action, Order
-from workloads.pipelines._row_patterns import at_least_one
+from clustersim.simulator.schedule.pipeline_order import Action, Order
+from clustersim.workloads.pipelines._row_patterns import at_least_one
 
 SEARCHED = False
 """`plan` tries it if the scenario names it: no common stack for large models runs it by default."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.schedule.pipeline_order import Action, Order
-from workloads.pipelines._row_patterns import alternate, at_least_one, warm_ups
+from clustersim.simulator.schedule.pipeline_order import Action, Order
+from clustersim.workloads.pipelines._row_patterns import alternate, at_least_one, warm_ups
 
 
 def one_f_one_b(stages: int, micro_batches: int, *, replicas: Sequence[int] | None = None) -> Order:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.pipeline_order import Order
-from workloads.pipelines._asynchronous import updated
-from workloads.pipelines._row_patterns import at_least_one, warm_ups
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.pipelines._asynchronous import updated
+from clustersim.workloads.pipelines._row_patterns import at_least_one, warm_ups
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 SEARCHED = False
 """`plan` tries it if the scenario names it: no common stack for large models runs it by default."""

@@ -6,9 +6,9 @@ than the first of 1F1B, p; the bubble shrinks from (p-1)(F+B) to (p-1)(F+I-W).
 
 from __future__ import annotations
 
-from simulator.schedule.pipeline_order import Order
-from workloads.pipelines._row_patterns import split_backward
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.pipelines._row_patterns import split_backward
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 SEARCHED = False
 """`plan` tries it if the scenario names it: no common stack for large models runs it by default."""

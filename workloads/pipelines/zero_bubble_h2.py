@@ -6,9 +6,9 @@ flight, and an optimizer without a global check: ranks end one after the other, 
 
 from __future__ import annotations
 
-from simulator.schedule.pipeline_order import Order
-from workloads.pipelines._row_patterns import split_backward
-from workloads.pipelines.one_f_one_b import warmed_up
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.pipelines._row_patterns import split_backward
+from clustersim.workloads.pipelines.one_f_one_b import warmed_up
 
 SEARCHED = False
 """`plan` tries it if the scenario names it: no common stack for large models runs it by default."""

@@ -7,8 +7,8 @@ micro-batches of a whole rank's layers.
 
 from __future__ import annotations
 
-from simulator.schedule.pipeline_order import Order
-from workloads.pipelines._row_patterns import Row, at_least_one, exactly_two
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.pipelines._row_patterns import Row, at_least_one, exactly_two
 
 SEARCHED = False
 """`plan` tries it if the scenario names it: no common stack for large models runs it by default."""

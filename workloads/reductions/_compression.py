@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ConfigDict, model_validator
 
-from simulator.reading import lookup
-from simulator.reading.errors import ScheduleError
-from simulator.reading.names_and_parameters import known, parameters
-from simulator.reading.quantities import Section
-from simulator.reading.validation import Fault
-from simulator.schedule.ops import Collective, Op, Recv, Send
-from workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.names_and_parameters import known, parameters
+from clustersim.simulator.reading.quantities import Section
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.schedule.ops import Collective, Op, Recv, Send
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
 
 if TYPE_CHECKING:
-    from workloads.data_parallel.parameter_gathers import Gathering
+    from clustersim.workloads.data_parallel.parameter_gathers import Gathering
 
-PACKAGE = "workloads.reductions"
+PACKAGE = "clustersim.workloads.reductions"
 
 COMMUNICATIONS = Collective | Send | Recv
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from simulator.hardware.kernel import Kernel, matmul, memory_bound
-from simulator.reading.errors import ScenarioError
-from workloads.data_parallel.buckets import Bucket
-from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Round
+from clustersim.simulator.hardware.kernel import Kernel, matmul, memory_bound
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.data_parallel.buckets import Bucket
+from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Round
 
 SECTOR = 32
 """Bytes of the smallest access to a GPU's memory: an element at a random place costs as many (NVIDIA, "CUDA C++ Best

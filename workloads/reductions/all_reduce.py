@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.schedule.ops import Collective
-from workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
 
 
 def all_reduce(stream: str | None = None, over: str | None = None) -> Reduction:

@@ -8,12 +8,12 @@ gathers those of all and sums p products. The decomposition is exact, and most o
 
 from __future__ import annotations
 
-from simulator.hardware.kernel import memory_bound
-from simulator.reading.quantities import Count
-from workloads.data_parallel.buckets import Bucket, Reduction
-from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
-from workloads.reductions._encoding import copied, copied_back, ranks_of, singular_values, split
-from workloads.reductions.powersgd import NEEDS_MATRICES
+from clustersim.simulator.hardware.kernel import memory_bound
+from clustersim.simulator.reading.quantities import Count
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.reductions._encoding import copied, copied_back, ranks_of, singular_values, split
+from clustersim.workloads.reductions.powersgd import NEEDS_MATRICES
 
 WORTH = 1.0
 """A matrix is compressed if its factors are smaller than it is."""

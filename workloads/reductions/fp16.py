@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simulator.hardware.kernel import BYTES
-from workloads.data_parallel.buckets import Bucket, Reduction
-from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
-from workloads.reductions._encoding import passes
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.reductions._encoding import passes
 
 
 def fp16(reduction: Reduction, dtype: Literal["fp16", "bf16"] = "fp16") -> Compressed:

@@ -8,12 +8,12 @@ P. The mean of both steps is simulated: half of PowerSGD's bytes, and one produc
 
 from __future__ import annotations
 
-from simulator.hardware.kernel import Kernel, matmul, memory_bound
-from simulator.reading.quantities import Count, Flag
-from workloads.data_parallel.buckets import Bucket, Reduction
-from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
-from workloads.reductions._encoding import Matrix, copied, copied_back, error_added, error_kept, split
-from workloads.reductions.powersgd import MIN_COMPRESSION_RATE, NEEDS_MATRICES
+from clustersim.simulator.hardware.kernel import Kernel, matmul, memory_bound
+from clustersim.simulator.reading.quantities import Count, Flag
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.reductions._encoding import Matrix, copied, copied_back, error_added, error_kept, split
+from clustersim.workloads.reductions.powersgd import MIN_COMPRESSION_RATE, NEEDS_MATRICES
 
 
 def gradzip(reduction: Reduction, rank: Count = 1, error_feedback: Flag = True) -> Compressed:

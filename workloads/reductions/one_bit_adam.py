@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from simulator.hardware.kernel import Kernel, memory_bound
-from simulator.reading.quantities import Fraction
-from workloads.data_parallel.buckets import Bucket, Reduction
-from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
-from workloads.reductions._encoding import SCALE, error_added, passes, ranks_of
+from clustersim.simulator.hardware.kernel import Kernel, memory_bound
+from clustersim.simulator.reading.quantities import Fraction
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.reductions._encoding import SCALE, error_added, passes, ranks_of
 
 WARM_UP = 0.15
 """The share of steps before the variance is fixed (DeepSpeed, docs/_posts/2020-09-09-onebit-adam-blog-post.md)."""

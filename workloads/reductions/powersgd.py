@@ -10,11 +10,11 @@ is reduced beside the backward pass (powerSGD_hook.py, ``decompress``; so in tor
 
 from __future__ import annotations
 
-from simulator.hardware.kernel import Kernel, memory_bound
-from simulator.reading.quantities import Count, Flag, Index, Ratio
-from workloads.data_parallel.buckets import Bucket, Reduction
-from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
-from workloads.reductions._encoding import (
+from clustersim.simulator.hardware.kernel import Kernel, memory_bound
+from clustersim.simulator.reading.quantities import Count, Flag, Index, Ratio
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.reductions._encoding import (
     Split,
     copied,
     copied_back,

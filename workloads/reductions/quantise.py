@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from simulator.hardware.kernel import Kernel
-from simulator.reading.quantities import Count, Flag, whole_number
-from workloads.data_parallel.buckets import Bucket, Reduction
-from workloads.data_parallel.compressed_reduction import Code, Compressed, compressed
-from workloads.reductions._encoding import SCALE, Exchange, Quantiser, passes
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.quantities import Count, Flag, whole_number
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.workloads.data_parallel.compressed_reduction import Code, Compressed, compressed
+from clustersim.workloads.reductions._encoding import SCALE, Exchange, Quantiser, passes
 
 GROUP = 512
 """Elements with one scale: QSGD's bucket for 4 bits (arXiv:1610.02132, section 5)."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from math import ceil
 
-from simulator.hardware.kernel import memory_bound
-from simulator.reading.quantities import Flag, Fraction
-from workloads.data_parallel.buckets import Bucket, Reduction
-from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
-from workloads.reductions._encoding import LONG_INDEX, SECTOR, error_added, passes
+from clustersim.simulator.hardware.kernel import memory_bound
+from clustersim.simulator.reading.quantities import Flag, Fraction
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.reductions._encoding import LONG_INDEX, SECTOR, error_added, passes
 
 
 def random_k(reduction: Reduction, density: Fraction = 0.01, error_feedback: Flag = True) -> Compressed:

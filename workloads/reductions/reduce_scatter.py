@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from simulator.schedule.ops import Collective
-from workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ majority, so that the GPUs hold the parameters. In place of a server, ranks gath
 
 from __future__ import annotations
 
-from simulator.hardware.kernel import Kernel, memory_bound
-from simulator.reading.quantities import Flag
-from workloads.data_parallel.buckets import Bucket, Reduction
-from workloads.data_parallel.compressed_reduction import Code, Compressed, compressed
-from workloads.reductions._encoding import Exchange, Quantiser, passes
+from clustersim.simulator.hardware.kernel import Kernel, memory_bound
+from clustersim.simulator.reading.quantities import Flag
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.workloads.data_parallel.compressed_reduction import Code, Compressed, compressed
+from clustersim.workloads.reductions._encoding import Exchange, Quantiser, passes
 
 INT = 4
 """Bytes of an integer that holds the sign of one element, or 32 packed signs (``bit2byte`` of the paper's code)."""

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from math import ceil
 
-from simulator.hardware.kernel import Kernel, memory_bound
-from simulator.reading.quantities import Count, Flag, Fraction
-from workloads.data_parallel.buckets import Bucket, Reduction
-from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
-from workloads.reductions._encoding import LONG_INDEX, SECTOR, error_added, passes, selected
+from clustersim.simulator.hardware.kernel import Kernel, memory_bound
+from clustersim.simulator.reading.quantities import Count, Flag, Fraction
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.reductions._encoding import LONG_INDEX, SECTOR, error_added, passes, selected
 
 ROWS = 5
 """Rows of the sketch in the paper's experiments (github.com/dhroth/sketchedsgd: ``numRows=5``)."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from math import ceil
 
-from simulator.hardware.kernel import memory_bound
-from simulator.reading.quantities import Flag, Fraction
-from workloads.data_parallel.buckets import Bucket, Reduction
-from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
-from workloads.reductions._encoding import INDEX, SECTOR, added_sparse, error_added, ranks_of, selected
+from clustersim.simulator.hardware.kernel import memory_bound
+from clustersim.simulator.reading.quantities import Flag, Fraction
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.reductions._encoding import INDEX, SECTOR, added_sparse, error_added, ranks_of, selected
 
 WHOLE_SUM = "every rank gets the whole sum, so that sharded gradients save nothing; take ddp, or zero with stage: 0"
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from simulator.hardware.kernel import memory_bound
-from simulator.reading.quantities import Count, Flag
-from simulator.schedule.ops import Op
-from workloads.data_parallel.buckets import Bucket, Reduction
-from workloads.data_parallel.compressed_reduction import Code, CodedMessage, Round, compressed, wrapped
-from workloads.data_parallel.parameter_gathers import Gathering
-from workloads.data_parallel.sharded_states import REPLICA, SHARD
-from workloads.operators.parameter import REPLICAS
+from clustersim.simulator.hardware.kernel import memory_bound
+from clustersim.simulator.reading.quantities import Count, Flag
+from clustersim.simulator.schedule.ops import Op
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
+from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Round, compressed, wrapped
+from clustersim.workloads.data_parallel.parameter_gathers import Gathering
+from clustersim.workloads.data_parallel.sharded_states import REPLICA, SHARD
+from clustersim.workloads.operators.parameter import REPLICAS
 
 GROUP_ELEMENTS = 8000
 """Elements that share one scale (DeepSpeed, runtime/zero/partition_parameters.py, ``CUDAQuantizer``: at most 8k; for

@@ -9,14 +9,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from scenarios.build.schedule import gradient_dtype
-from scenarios.exchange.commented_yaml import scalar
-from scenarios.scenario import Scenario
-from scenarios.specification.training import Training
-from simulator.hardware.kernel import BYTES
-from simulator.reading.errors import ScenarioError
-from workloads.architectures.specification import TransformerSpecification
-from workloads.parallelism._parallelism import DataMethod
+from clustersim.scenarios.build.schedule import gradient_dtype
+from clustersim.scenarios.exchange.commented_yaml import scalar
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.specification.training import Training
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.specification import TransformerSpecification
+from clustersim.workloads.parallelism._parallelism import DataMethod
 
 PLAIN_RANK_ORDERS = (["tp", "dp", "pp"],)
 """Rank orders of the programs here: Megatron's default, which torchtitan's mesh (pp, dp, cp, tp) has too."""

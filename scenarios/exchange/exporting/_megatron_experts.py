@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from scenarios.exchange import megatron_keys as keys
-from scenarios.exchange.exporting._launch import Launch
-from scenarios.exchange.program_keys import Key, argument
-from workloads.architectures.specification import TransformerSpecification
+from clustersim.scenarios.exchange import megatron_keys as keys
+from clustersim.scenarios.exchange.exporting._launch import Launch
+from clustersim.scenarios.exchange.program_keys import Key, argument
+from clustersim.workloads.architectures.specification import TransformerSpecification
 
 LOSS = 0.01
 """``--moe-aux-loss-coeff`` for a loss of unknown weight, that of its examples (core/transformer/moe/README.md)."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.exchange.export import Export
-from scenarios.exchange.exporting._launch import Launch, command, launch, script
-from scenarios.scenario import Scenario
-from simulator.reading.yaml_and_json import yaml_text
+from clustersim.scenarios.exchange.export import Export
+from clustersim.scenarios.exchange.exporting._launch import Launch, command, launch, script
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.yaml_and_json import yaml_text
 
 OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd", "adam8bit": "adamw_bnb_8bit", "adafactor": "adafactor"}
 """``--optim`` of the Trainer by the optimizer of the scenario."""

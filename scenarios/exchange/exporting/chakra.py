@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from scenarios.exchange.export import Content, Export
-from scenarios.scenario import Scenario
-from simulator.traces.chakra import Traces
+from clustersim.scenarios.exchange.export import Content, Export
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.traces.chakra import Traces
 
 REPLAYED = ("reduce", "gather", "scatter")
 """Kinds that ASTRA-sim has no algorithm for."""

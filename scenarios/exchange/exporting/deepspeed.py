@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from scenarios.exchange.export import Export
-from scenarios.exchange.exporting._launch import Launch, command, launch, script
-from scenarios.scenario import Scenario
+from clustersim.scenarios.exchange.export import Export
+from clustersim.scenarios.exchange.exporting._launch import Launch, command, launch, script
+from clustersim.scenarios.scenario import Scenario
 
 OPTIMIZERS = {"adam": "AdamW", "momentum": "SGD"}
 """DeepSpeed's and torch's optimizers by that of the scenario."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import networkx as nx
 
-from scenarios.exchange.export import Export
-from scenarios.exchange.exporting.graphml import plain_graph
-from scenarios.scenario import Scenario
-from simulator.reading.units import show
+from clustersim.scenarios.exchange.export import Export
+from clustersim.scenarios.exchange.exporting.graphml import plain_graph
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.units import show
 
 
 def dot(scenario: Scenario) -> Export:

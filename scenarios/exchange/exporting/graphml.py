@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import networkx as nx
 
-from scenarios.exchange.export import Export
-from scenarios.scenario import Scenario
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.cluster import Cluster
+from clustersim.scenarios.exchange.export import Export
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.cluster import Cluster
 
 
 def plain_graph(cluster: Cluster) -> nx.DiGraph[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from scenarios.exchange.export import Export
-from scenarios.scenario import Scenario
-from simulator.analysis.timeline import Timeline
-from simulator.traces import kineto as trace
-from simulator.traces.perfetto_and_chrome import MOST_SPANS
+from clustersim.scenarios.exchange.export import Export
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.traces import kineto as trace
+from clustersim.simulator.traces.perfetto_and_chrome import MOST_SPANS
 
 MOST_FILES = 1024
 """Files of a folder, one a rank, up to which every rank has its own."""

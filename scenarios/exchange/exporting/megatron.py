@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scenarios.exchange import megatron_keys as keys
-from scenarios.exchange.export import Export
-from scenarios.exchange.exporting._launch import (
+from clustersim.scenarios.exchange import megatron_keys as keys
+from clustersim.scenarios.exchange.export import Export
+from clustersim.scenarios.exchange.exporting._launch import (
     PLAIN_RANK_ORDERS,
     Launch,
     command,
@@ -18,14 +18,14 @@ from scenarios.exchange.exporting._launch import (
     torchrun,
     transformer,
 )
-from scenarios.exchange.exporting._megatron_experts import LOSS, experts, latent
-from scenarios.exchange.program_keys import argument
-from scenarios.scenario import Scenario
-from workloads.architectures.attention_keys import LatentKeys, windows_of
-from workloads.architectures.expert_keys import ExpertKeys
-from workloads.architectures.model_keys import Named
-from workloads.architectures.specification import TransformerSpecification
-from workloads.parallelism.expert import Expert
+from clustersim.scenarios.exchange.exporting._megatron_experts import LOSS, experts, latent
+from clustersim.scenarios.exchange.program_keys import argument
+from clustersim.scenarios.scenario import Scenario
+from clustersim.workloads.architectures.attention_keys import LatentKeys, windows_of
+from clustersim.workloads.architectures.expert_keys import ExpertKeys
+from clustersim.workloads.architectures.model_keys import Named
+from clustersim.workloads.architectures.specification import TransformerSpecification
+from clustersim.workloads.parallelism.expert import Expert
 
 PROGRAM = "Megatron-LM's pretrain_gpt.py"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from scenarios.exchange.export import Export
-from scenarios.scenario import Scenario
-from simulator.analysis.timeline import Timeline
-from simulator.charts.rows import evenly
-from simulator.traces import perfetto_and_chrome as trace
-from simulator.traces.perfetto_and_chrome import MOST_SPANS
+from clustersim.scenarios.exchange.export import Export
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts.rows import evenly
+from clustersim.simulator.traces import perfetto_and_chrome as trace
+from clustersim.simulator.traces.perfetto_and_chrome import MOST_SPANS
 
 MOST_RANKS = 64
 """Processes that a viewer shows at once without scrolling for long."""

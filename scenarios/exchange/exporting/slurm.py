@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from scenarios.exchange.export import Export
-from scenarios.exchange.exporting._launch import Launch, command, launch, script
-from scenarios.exchange.exporting.megatron import AXES, arguments, environment, notes
-from scenarios.scenario import Scenario
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.exchange.export import Export
+from clustersim.scenarios.exchange.exporting._launch import Launch, command, launch, script
+from clustersim.scenarios.exchange.exporting.megatron import AXES, arguments, environment, notes
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
 
 TASK = (
     "torchrun --nnodes=$SLURM_NNODES --nproc_per_node={each} --rdzv_id=$SLURM_JOB_ID --rdzv_backend=c10d "

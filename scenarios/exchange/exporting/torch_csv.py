@@ -6,10 +6,10 @@ each pipeline rank and an action ``<stage><F|B|I|W><micro-batch>`` in each cell.
 
 from __future__ import annotations
 
-from scenarios.build.explanation import check_trains
-from scenarios.build.schedule import pipeline_order
-from scenarios.exchange.export import Export
-from scenarios.scenario import Scenario
+from clustersim.scenarios.build.explanation import check_trains
+from clustersim.scenarios.build.schedule import pipeline_order
+from clustersim.scenarios.exchange.export import Export
+from clustersim.scenarios.scenario import Scenario
 
 PHASES = "FBIW"
 """Phases that torch's pipelining has."""

@@ -9,9 +9,9 @@ import json
 from math import ceil
 from typing import Any
 
-from scenarios.exchange import torchtitan_keys as keys
-from scenarios.exchange.export import Export
-from scenarios.exchange.exporting._launch import (
+from clustersim.scenarios.exchange import torchtitan_keys as keys
+from clustersim.scenarios.exchange.export import Export
+from clustersim.scenarios.exchange.exporting._launch import (
     PLAIN_RANK_ORDERS,
     Launch,
     command,
@@ -20,12 +20,12 @@ from scenarios.exchange.exporting._launch import (
     torchrun,
     transformer,
 )
-from scenarios.exchange.program_keys import setting
-from scenarios.exchange.torchtitan_keys import FLOAT8, MODELS, MX
-from scenarios.scenario import Scenario
-from workloads.architectures.model_keys import Named
-from workloads.architectures.specification import TransformerSpecification, specification
-from workloads.parallelism.pipeline import ALIASES
+from clustersim.scenarios.exchange.program_keys import setting
+from clustersim.scenarios.exchange.torchtitan_keys import FLOAT8, MODELS, MX
+from clustersim.scenarios.scenario import Scenario
+from clustersim.workloads.architectures.model_keys import Named
+from clustersim.workloads.architectures.specification import TransformerSpecification, specification
+from clustersim.workloads.parallelism.pipeline import ALIASES
 
 PROGRAM = "torchtitan"
 

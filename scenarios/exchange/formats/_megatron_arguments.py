@@ -6,9 +6,9 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.program_keys import Key
-from scenarios.exchange.source_file import SourceFile
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.program_keys import Key
+from clustersim.scenarios.exchange.source_file import SourceFile
 
 SECTIONS = (
     *("arguments", "language_model", "model_parallel", "model", "train", "ddp"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import ceil
 
-from scenarios.exchange import megatron_keys as keys
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.formats._megatron_arguments import Arguments
-from workloads.architectures.attention_keys import pattern
+from clustersim.scenarios.exchange import megatron_keys as keys
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.formats._megatron_arguments import Arguments
+from clustersim.workloads.architectures.attention_keys import pattern
 
 DEFAULT_LATENT_RANK = 32
 """``--kv-lora-rank`` by default."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.formats import deepspeed, fully_sharded
-from scenarios.exchange.source_file import SourceFile, opened
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.formats import deepspeed, fully_sharded
+from clustersim.scenarios.exchange.source_file import SourceFile, opened
 
 TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 """Kinds of ``distributed_type`` that are simulated."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.source_file import SourceFile, opened
-from simulator.reading.document import Path
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.source_file import SourceFile, opened
+from clustersim.simulator.reading.document import Path
+from clustersim.simulator.reading.errors import ScenarioError
 
 OFFLOAD_DEVICES = {"cpu": "host", "nvme": "nvme"}
 """Where states live, by DeepSpeed's name."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.source_file import SourceFile
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.source_file import SourceFile
 
 STRATEGIES: Mapping[str, Mapping[str, Any]] = {
     "full_shard": {"method": "fsdp"},

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.source_file import SourceFile
-from workloads.architectures.huggingface_config import TEXT, keys_read, model_section, text_part
-from workloads.architectures.model_keys import is_config
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.source_file import SourceFile
+from clustersim.workloads.architectures.huggingface_config import TEXT, keys_read, model_section, text_part
+from clustersim.workloads.architectures.model_keys import is_config
 
 ENCODERS = ("vision_config", "audio_config")
 """Parts of a model beside its text model."""

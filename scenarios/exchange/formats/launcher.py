@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.formats import deepspeed, megatron, training_arguments
-from scenarios.exchange.source_file import SourceFile
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.formats import deepspeed, megatron, training_arguments
+from clustersim.scenarios.exchange.source_file import SourceFile
 
 
 def recognises(source: SourceFile) -> bool:

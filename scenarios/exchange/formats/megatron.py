@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from scenarios.exchange import megatron_keys as keys
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.formats import deepspeed
-from scenarios.exchange.formats._megatron_arguments import Arguments
-from scenarios.exchange.formats._megatron_model import read_model, read_vocabulary
-from scenarios.exchange.program_keys import without_effect
-from scenarios.exchange.source_file import SourceFile, opened
+from clustersim.scenarios.exchange import megatron_keys as keys
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.formats import deepspeed
+from clustersim.scenarios.exchange.formats._megatron_arguments import Arguments
+from clustersim.scenarios.exchange.formats._megatron_model import read_model, read_vocabulary
+from clustersim.scenarios.exchange.program_keys import without_effect
+from clustersim.scenarios.exchange.source_file import SourceFile, opened
 
 
 def read_degrees(arguments: Arguments, facts: Facts) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.source_file import SourceFile
-from simulator.replay.calibration import nccl_tests
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.source_file import SourceFile
+from clustersim.simulator.replay.calibration import nccl_tests
 
 
 def recognises(source: SourceFile) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.formats._megatron_arguments import Arguments
-from scenarios.exchange.formats._megatron_model import read_experts
-from scenarios.exchange.formats.megatron import read_degrees
-from scenarios.exchange.megatron_keys import LENGTH, SIZES
-from scenarios.exchange.program_keys import Whole
-from scenarios.exchange.source_file import SourceFile
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.formats._megatron_arguments import Arguments
+from clustersim.scenarios.exchange.formats._megatron_model import read_experts
+from clustersim.scenarios.exchange.formats.megatron import read_degrees
+from clustersim.scenarios.exchange.megatron_keys import LENGTH, SIZES
+from clustersim.scenarios.exchange.program_keys import Whole
+from clustersim.scenarios.exchange.source_file import SourceFile
 
 ACTIVATIONS = {
     "gelu": "gelu",

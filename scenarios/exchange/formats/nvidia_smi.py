@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.source_file import SourceFile
-from topologies import inventory_files
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.source_file import SourceFile
+from clustersim.topologies import inventory_files
 
 
 def recognises(source: SourceFile) -> bool:

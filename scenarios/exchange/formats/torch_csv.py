@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.source_file import SourceFile
-from simulator.reading.errors import ScenarioError, ScheduleError
-from simulator.schedule.pipeline_order import Order
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.source_file import SourceFile
+from clustersim.simulator.reading.errors import ScenarioError, ScheduleError
+from clustersim.simulator.schedule.pipeline_order import Order
 
 
 def recognises(source: SourceFile) -> bool:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios.exchange import torchtitan_keys as keys
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.program_keys import Key, without_effect
-from scenarios.exchange.source_file import SourceFile, opened
-from simulator.reading.document import Path
+from clustersim.scenarios.exchange import torchtitan_keys as keys
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.program_keys import Key, without_effect
+from clustersim.scenarios.exchange.source_file import SourceFile, opened
+from clustersim.simulator.reading.document import Path
 
 SECTIONS = {"job", "model", "training", "parallelism", "activation_checkpoint", "optimizer"}
 """Sections of which a file has at least two, ``training`` or ``parallelism`` among them."""

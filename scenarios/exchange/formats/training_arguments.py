@@ -6,9 +6,9 @@ fills "auto" in a configuration of DeepSpeed from them.
 
 from __future__ import annotations
 
-from scenarios.exchange.facts import Facts
-from scenarios.exchange.formats import deepspeed, fully_sharded
-from scenarios.exchange.source_file import SourceFile
+from clustersim.scenarios.exchange.facts import Facts
+from clustersim.scenarios.exchange.formats import deepspeed, fully_sharded
+from clustersim.scenarios.exchange.source_file import SourceFile
 
 KEYS = {"per_device_train_batch_size", "per_gpu_train_batch_size", "num_train_epochs", "gradient_accumulation_steps"}
 """Arguments of which a file has at least one."""

@@ -1,1 +1,1 @@
-"""What planning methods of the literature read and answer: chains of layers, machines and plans, from and as scenarios."""
+"""What published planning methods read and answer: chains of layers, machines, and plans as scenarios."""

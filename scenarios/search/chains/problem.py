@@ -8,21 +8,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.network import network_of
-from scenarios.build.schedule import gradient_dtype, model_share
-from scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
-from simulator.analysis.timeline import Timeline
-from simulator.engine.simulate import Simulation
-from simulator.hardware.kernel import BYTES
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.memory.optimizer import resident_states
-from workloads.operators.model import Layer, Model
-from workloads.operators.stages import ENDS
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.network import network_of
+from clustersim.scenarios.build.schedule import gradient_dtype, model_share
+from clustersim.scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.simulate import Simulation
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.memory.optimizer import resident_states
+from clustersim.workloads.operators.model import Layer, Model
+from clustersim.workloads.operators.stages import ENDS
 
 LEAST_BYTES = 2**20
 """A bandwidth is that of at least so many bytes, also for a model with fewer parameters."""

@@ -1,8 +1,8 @@
 """The plan of a published method, by the name of the method.
 
->>> from scenarios import Scenario
->>> from scenarios.search.chains.problem import problem_of
->>> from scenarios.search.chains.published_plans import overrides
+>>> from clustersim.scenarios import Scenario
+>>> from clustersim.scenarios.search.chains.problem import problem_of
+>>> from clustersim.scenarios.search.chains.published_plans import overrides
 >>> scenario = Scenario.load("hello")
 >>> plan = propose("piper", problem_of(scenario))
 >>> plan.replicas, overrides(plan, scenario)["parallelism.pp"]
@@ -19,18 +19,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, lcm
 from typing import Any
 
-from scenarios.alternatives.candidate import Candidate
-from scenarios.alternatives.space import Space
-from scenarios.build.built import BuiltScenario
-from scenarios.search.chains.pipeline_chain import Plan
-from scenarios.search.chains.problem import Problem, problem_of
-from scenarios.specification.plan import AUTO
-from simulator.reading.errors import ScenarioError, ScheduleError
-from simulator.reading.lookup import UnknownName, find, names, nearest
-from workloads.composition import RANK_ORDER
-from workloads.operators.stages import ENDS
+from clustersim.scenarios.alternatives.candidate import Candidate
+from clustersim.scenarios.alternatives.space import Space
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.search.chains.pipeline_chain import Plan
+from clustersim.scenarios.search.chains.problem import Problem, problem_of
+from clustersim.scenarios.specification.plan import AUTO
+from clustersim.simulator.reading.errors import ScenarioError, ScheduleError
+from clustersim.simulator.reading.lookup import UnknownName, find, names, nearest
+from clustersim.workloads.composition import RANK_ORDER
+from clustersim.workloads.operators.stages import ENDS
 
-METHODS = "scenarios.search.methods"
+METHODS = "clustersim.scenarios.search.methods"
 
 
 def methods() -> list[str]:

@@ -18,31 +18,31 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, TypeVar, cast
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.derived import Derived
-from scenarios.build.layer_probe import AGAIN, PHASES, by_phase, distinct_layers, overlaps, probe, probed
-from scenarios.build.memory_need import MemoryNeed, memory_need
-from scenarios.build.network import network_of
-from scenarios.build.schedule import model_share, schedule_of_share
-from scenarios.search.estimate.priced_layers import LayerPrice, of_priced_layers, priced
-from scenarios.search.estimate.priced_transfers import Representatives, Transfers
-from scenarios.specification.parallelism import ParallelismSection
-from scenarios.specification.specification import Specification
-from scenarios.specification.training import PrecisionByOperator
-from simulator.analysis.timeline import Timeline
-from simulator.engine.choice import numba_fault
-from simulator.engine.interface.pricing import Pricing
-from simulator.engine.interface.setup import Setup
-from simulator.engine.interface.variation import Variation
-from simulator.hardware.kernel import Kernel
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.matching import Matching
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.schedule import Schedule
-from workloads.memory.compute import PIPELINE
-from workloads.operators.model import Layer, Model
-from workloads.operators.parameter import REPLICAS
-from workloads.operators.stages import stages_of
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.derived import Derived
+from clustersim.scenarios.build.layer_probe import AGAIN, PHASES, by_phase, distinct_layers, overlaps, probe, probed
+from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
+from clustersim.scenarios.build.network import network_of
+from clustersim.scenarios.build.schedule import model_share, schedule_of_share
+from clustersim.scenarios.search.estimate.priced_layers import LayerPrice, of_priced_layers, priced
+from clustersim.scenarios.search.estimate.priced_transfers import Representatives, Transfers
+from clustersim.scenarios.specification.parallelism import ParallelismSection
+from clustersim.scenarios.specification.specification import Specification
+from clustersim.scenarios.specification.training import PrecisionByOperator
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.choice import numba_fault
+from clustersim.simulator.engine.interface.pricing import Pricing
+from clustersim.simulator.engine.interface.setup import Setup
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.matching import Matching
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.memory.compute import PIPELINE
+from clustersim.workloads.operators.model import Layer, Model
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.stages import stages_of
 
 STEADY = 2
 """Micro-batches for each pipeline rank with which an order reaches its steady state: 1F1B after 1, interleaved after
@@ -177,11 +177,11 @@ class Estimator:
         pricing = Pricing(schedule, communicator.cluster, communicator.devices, variant.software, Variation())
         setup = Setup(schedule, classes, pricing, Matching(schedule))
         if numba_fault():
-            from simulator.engine.reference.simulation import run as reference
+            from clustersim.simulator.engine.reference.simulation import run as reference
 
             outcome = reference(setup)
         else:
-            from simulator.engine.compiled.execution import run
+            from clustersim.simulator.engine.compiled.execution import run
 
             outcome = run(setup)
         return Timeline(schedule, communicator.cluster, outcome.columns, classes.representative, communicator.devices)

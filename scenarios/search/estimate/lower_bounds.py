@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.layer_probe import AGAIN, content
-from scenarios.build.schedule import gradient_dtype
-from scenarios.search.estimate.estimator import Estimator
-from scenarios.specification.memory_saving import Offload
-from workloads.memory.optimizer import resident_states
-from workloads.operators.model import Layer
-from workloads.operators.stages import ENDS
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.layer_probe import AGAIN, content
+from clustersim.scenarios.build.schedule import gradient_dtype
+from clustersim.scenarios.search.estimate.estimator import Estimator
+from clustersim.scenarios.specification.memory_saving import Offload
+from clustersim.workloads.memory.optimizer import resident_states
+from clustersim.workloads.operators.model import Layer
+from clustersim.workloads.operators.stages import ENDS
 
 ALMOST = 1 - 1e-9
 """Factor on a lower bound, so that it stays one if sums are rounded."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
-from scenarios.build.layer_probe import AGAIN, content
-from simulator.hardware.kernel import Kernel, measured
-from workloads.operators.model import Layer, Model
-from workloads.operators.parameter import ParameterTensor
+from clustersim.scenarios.build.layer_probe import AGAIN, content
+from clustersim.simulator.hardware.kernel import Kernel, measured
+from clustersim.workloads.operators.model import Layer, Model
+from clustersim.workloads.operators.parameter import ParameterTensor
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulator.engine.interface.setup import Communication, plan_of
-from simulator.engine.simulate import Simulation
-from simulator.hardware.hashing import Indices
-from simulator.network.library.communicator import Communicator
-from simulator.network.plan import Phase, TransferPlan
-from simulator.schedule.matching import request_of
-from simulator.schedule.mesh import Axis, Mesh, family
-from simulator.schedule.ops import Collective, Copy, Op, Recv, Send
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.engine.interface.setup import Communication, plan_of
+from clustersim.simulator.engine.simulate import Simulation
+from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.plan import Phase, TransferPlan
+from clustersim.simulator.schedule.matching import request_of
+from clustersim.simulator.schedule.mesh import Axis, Mesh, family
+from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 AXIS = "priced"
 """The axis of the schedule in which all groups communicate at once."""

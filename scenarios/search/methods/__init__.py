@@ -1,1 +1,1 @@
-"""METHODS_INIT"""
+"""Methods of `clustersim plan`, one a file: ``candidates(space)`` yields the candidates of the method."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scenarios.alternatives.candidate import Candidate
-    from scenarios.alternatives.space import Space
+    from clustersim.scenarios.alternatives.candidate import Candidate
+    from clustersim.scenarios.alternatives.space import Space
 
 
 def candidates(space: Space) -> Iterator[Candidate]:

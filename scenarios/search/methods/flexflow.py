@@ -20,13 +20,13 @@ from itertools import groupby
 from math import exp
 from random import Random
 
-from scenarios.alternatives.candidate import Candidate
-from scenarios.alternatives.space import Space
-from scenarios.search.chains.pipeline_chain import Machine, PipelineChain, PipelineLayer, Plan, Stage
-from scenarios.search.chains.problem import Problem
-from scenarios.search.chains.published_plans import candidates_of
-from scenarios.specification.plan import AUTO
-from simulator.reading.errors import ScheduleError
+from clustersim.scenarios.alternatives.candidate import Candidate
+from clustersim.scenarios.alternatives.space import Space
+from clustersim.scenarios.search.chains.pipeline_chain import Machine, PipelineChain, PipelineLayer, Plan, Stage
+from clustersim.scenarios.search.chains.problem import Problem
+from clustersim.scenarios.search.chains.published_plans import candidates_of
+from clustersim.scenarios.specification.plan import AUTO
+from clustersim.simulator.reading.errors import ScheduleError
 
 Configuration = tuple[int, int]
 """(parts by sample, parts by parameter) of an operator."""

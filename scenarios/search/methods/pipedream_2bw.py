@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from scenarios.alternatives.candidate import Candidate
-from scenarios.alternatives.space import Space
-from scenarios.search.chains.pipeline_chain import Machine, PipelineChain, Plan, Stage, held_bytes
-from scenarios.search.chains.problem import Problem
-from scenarios.search.chains.published_plans import candidates_of
-from scenarios.specification.plan import AUTO
-from simulator.reading.errors import ScheduleError
+from clustersim.scenarios.alternatives.candidate import Candidate
+from clustersim.scenarios.alternatives.space import Space
+from clustersim.scenarios.search.chains.pipeline_chain import Machine, PipelineChain, Plan, Stage, held_bytes
+from clustersim.scenarios.search.chains.problem import Problem
+from clustersim.scenarios.search.chains.published_plans import candidates_of
+from clustersim.scenarios.specification.plan import AUTO
+from clustersim.simulator.reading.errors import ScheduleError
 
 UNIFORM = {"tp": [1], "pp": [1], "micro_batch_size": AUTO, "recompute": ["none", "full"]}
 """Plans of its space in which all stages are alike."""

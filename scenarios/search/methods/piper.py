@@ -24,13 +24,13 @@ from itertools import product
 
 import numpy as np
 
-from scenarios.alternatives.candidate import Candidate
-from scenarios.alternatives.space import Space
-from scenarios.search.chains.pipeline_chain import Machine, PipelineChain, Plan, Stage, held_bytes
-from scenarios.search.chains.problem import Problem
-from scenarios.search.chains.published_plans import candidates_of
-from scenarios.specification.plan import AUTO
-from simulator.reading.errors import ScheduleError
+from clustersim.scenarios.alternatives.candidate import Candidate
+from clustersim.scenarios.alternatives.space import Space
+from clustersim.scenarios.search.chains.pipeline_chain import Machine, PipelineChain, Plan, Stage, held_bytes
+from clustersim.scenarios.search.chains.problem import Problem
+from clustersim.scenarios.search.chains.published_plans import candidates_of
+from clustersim.scenarios.specification.plan import AUTO
+from clustersim.simulator.reading.errors import ScheduleError
 
 Option = tuple[PipelineChain, bool]
 """The layers by the tensor degree of a stage, and whether it recomputes."""

@@ -1,7 +1,7 @@
 """The arrays of the compiled engine: a lowered schedule, which is constant, and the state of its run.
 
-`simulator.engine.compiled.lowering` makes the arrays, `simulator.engine.compiled.event_loop` interprets them. Structure is stored once for
-each program and shared by its ranks. Only durations, requests and state are stored by rank.
+`simulator.engine.compiled.lowering` makes the arrays, `simulator.engine.compiled.event_loop` interprets them. Structure
+is stored once for each program and shared by its ranks. Only durations, requests and state are stored by rank.
 
 Indices: *rank* counts the simulated ranks, *op* the ops of all programs together, *stream* the streams of all simulated
 ranks. A *queue* is a stream of a program. All arrays have records. A field "first_x" is the index of the first x of an

@@ -19,7 +19,7 @@ import numba
 import numpy as np
 from numba import njit, types
 
-from simulator.engine.compiled.arrays import (
+from clustersim.simulator.engine.compiled.arrays import (
     ADVANCING,
     BACKGROUND_BEGIN,
     BUFFERED_SEND,
@@ -49,8 +49,8 @@ from simulator.engine.compiled.arrays import (
     Lowered,
     State,
 )
-from simulator.engine.compiled.compilation import compiled
-from simulator.engine.interface.setup import ONE_INSTANT
+from clustersim.simulator.engine.compiled.compilation import compiled
+from clustersim.simulator.engine.interface.setup import ONE_INSTANT
 
 DONE, CONTINUE, DEADLOCK, MORE_COMMUNICATIONS, MORE_TRANSFERS, MORE_INTERVALS, FIRST_STEP_ENDED = range(7)
 """What `advance` returns."""

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis.timeline import Columns, LinkBins, RateIntervals, Totals
-from simulator.engine.compiled import arrays, event_loop
-from simulator.engine.compiled.arrays import NONE, Array, Lowered, State
-from simulator.engine.compiled.lowering import Lowering, lower
-from simulator.engine.interface.outcome import Executed, Outcome, Waiting
-from simulator.engine.interface.setup import Setup
-from simulator.hardware.cluster import Cluster
-from simulator.network.plan import Flow
-from simulator.schedule.ops import CATEGORIES
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.timeline import Columns, LinkBins, RateIntervals, Totals
+from clustersim.simulator.engine.compiled import arrays, event_loop
+from clustersim.simulator.engine.compiled.arrays import NONE, Array, Lowered, State
+from clustersim.simulator.engine.compiled.lowering import Lowering, lower
+from clustersim.simulator.engine.interface.outcome import Executed, Outcome, Waiting
+from clustersim.simulator.engine.interface.setup import Setup
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.plan import Flow
+from clustersim.simulator.schedule.ops import CATEGORIES
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 Floats = npt.NDArray[np.float64]
 

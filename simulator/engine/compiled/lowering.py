@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.analysis.metrics import keys, part_of
-from simulator.engine.compiled.arrays import (
+from clustersim.simulator.analysis.metrics import keys, part_of
+from clustersim.simulator.engine.compiled.arrays import (
     AMOUNT,
     BACKGROUND_BEGIN,
     BACKGROUND_END,
@@ -43,17 +43,19 @@ from simulator.engine.compiled.arrays import (
     Array,
     Lowered,
 )
-from simulator.engine.interface.pricing import Pricing
-from simulator.engine.interface.setup import Communication, Setup
-from simulator.network.plan import Flow, TransferPlan
-from simulator.schedule.dependencies import dependencies
-from simulator.schedule.matching import request_of
-from simulator.schedule.ops import CATEGORIES, Compute, Delay, Op, Recv, Send
-from simulator.schedule.program import Program
+from clustersim.simulator.engine.interface.pricing import Pricing
+from clustersim.simulator.engine.interface.setup import Communication, Setup
+from clustersim.simulator.network.plan import Flow, TransferPlan
+from clustersim.simulator.schedule.dependencies import dependencies
+from clustersim.simulator.schedule.matching import request_of
+from clustersim.simulator.schedule.ops import CATEGORIES, Compute, Delay, Op, Recv, Send
+from clustersim.simulator.schedule.program import Program
 
 
 def records(dtype: np.dtype[Any], rows: Sequence[tuple[Any, ...]], last: bool = True) -> Array:
-    """*rows* as records of *dtype*; with *last*, one record more, which marks the end (`simulator.engine.compiled.arrays`)."""
+    """*rows* as records of *dtype*; with *last*, one record more, which marks the end
+    (`simulator.engine.compiled.arrays`).
+    """
     made = np.zeros(len(rows) + last, dtype)
     made[: len(rows)] = rows
     return made

@@ -17,12 +17,12 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.hardware.hashing import Indices
-from simulator.schedule.matching import request_of
-from simulator.schedule.mesh import Axis
-from simulator.schedule.ops import Collective, Copy, Op, Recv, Send
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.schedule.matching import request_of
+from clustersim.simulator.schedule.mesh import Axis
+from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 COPIES = "copies"
 """Used as the name of the axis of copies."""

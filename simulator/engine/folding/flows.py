@@ -1,9 +1,9 @@
 """The flows of all communications as arrays: the links that each flow crosses, and the weight on each link.
 
-Groups of a class that are placed isomorphically on the cluster (`simulator.network.placing.isomorphic_groups`) share one
-plan: that of the first group, with relabelled links. So a plan is made once for each set of isomorphic groups and each
-request, and the links of its flows are found for all groups together. Within a communication, flows of several requests
-are one flow if their links, weights and bounds are equal.
+Groups of a class that are placed isomorphically on the cluster (`simulator.network.placing.isomorphic_groups`) share
+one plan: that of the first group, with relabelled links. So a plan is made once for each set of isomorphic groups and
+each request, and the links of its flows are found for all groups together. Within a communication, flows of several
+requests are one flow if their links, weights and bounds are equal.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.folding.communications import CommunicationTable, GroupClass
-from simulator.engine.interface.setup import placements, plan_of
-from simulator.hardware.hashing import Colours, Indices, hashed
-from simulator.network.library.communicator import Communicator
-from simulator.network.placing.isomorphic_groups import relabelled_links
-from simulator.network.plan import Flow, Phase, TransferPlan
-from simulator.schedule.matching import Request, request_of
+from clustersim.simulator.engine.folding.communications import CommunicationTable, GroupClass
+from clustersim.simulator.engine.interface.setup import placements, plan_of
+from clustersim.simulator.hardware.hashing import Colours, Indices, hashed
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.placing.isomorphic_groups import relabelled_links
+from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
+from clustersim.simulator.schedule.matching import Request, request_of
 
 Floats = NDArray[np.float64]
 Short = NDArray[np.int32]

@@ -39,21 +39,21 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.folding.communications import CommunicationTable
-from simulator.engine.folding.flows import Flows
-from simulator.engine.folding.non_binding import Shares, undominated
-from simulator.engine.folding.partition import COMMUNICATION, FLOW, HOST, LINK, RANK, Partition
-from simulator.engine.interface.setup import Communication
-from simulator.engine.interface.variation import Variation
-from simulator.hardware.hashing import Colours, Indices, mixed
-from simulator.hardware.links import Links
-from simulator.network.library.communicator import Communicator
-from simulator.network.plan import Flow, Phase, TransferPlan
-from simulator.schedule.gc_paused import gc_paused
-from simulator.schedule.matching import Request, request_of
-from simulator.schedule.ops import Op
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.engine.folding.communications import CommunicationTable
+from clustersim.simulator.engine.folding.flows import Flows
+from clustersim.simulator.engine.folding.non_binding import Shares, undominated
+from clustersim.simulator.engine.folding.partition import COMMUNICATION, FLOW, HOST, LINK, RANK, Partition
+from clustersim.simulator.engine.interface.setup import Communication
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.hardware.hashing import Colours, Indices, mixed
+from clustersim.simulator.hardware.links import Links
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
+from clustersim.simulator.schedule.gc_paused import gc_paused
+from clustersim.simulator.schedule.matching import Request, request_of
+from clustersim.simulator.schedule.ops import Op
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 
 class FoldedNetwork:

@@ -21,10 +21,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.hashing import Indices, mixed
-from simulator.hardware.links import Link
-from simulator.hardware.topology import NONE, Topology
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.hashing import Indices, mixed
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.hardware.topology import NONE, Topology
 
 ROUNDING = 1e-12
 """Relative; the capacity of a bundle of links is a sum, which is rounded."""

@@ -19,12 +19,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.folding.communications import CommunicationTable
-from simulator.engine.folding.flows import Flows, Incidence
-from simulator.engine.folding.non_binding import non_binding
-from simulator.hardware.hashing import Colours, Indices, firsts, hashed, mixed, sorted_once
-from simulator.network.library.communicator import Communicator
-from simulator.schedule.ops import Send
+from clustersim.simulator.engine.folding.communications import CommunicationTable
+from clustersim.simulator.engine.folding.flows import Flows, Incidence
+from clustersim.simulator.engine.folding.non_binding import non_binding
+from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, hashed, mixed, sorted_once
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.schedule.ops import Send
 
 Numbers = NDArray[np.int32] | Indices
 """Numbers of vertices; with 32 bits where there are many edges, fifty for each rank."""

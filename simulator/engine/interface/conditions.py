@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from simulator.hardware.cluster import Cluster
-from simulator.network.placing.routes import link_shares
-from simulator.reading.errors import ClusterError
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.placing.routes import link_shares
+from clustersim.simulator.reading.errors import ClusterError
 
 if TYPE_CHECKING:
-    from simulator.engine.interface.setup import Background, CapacityChange, RankClasses
-    from simulator.network.plan import Flow
+    from clustersim.simulator.engine.interface.setup import Background, CapacityChange, RankClasses
+    from clustersim.simulator.network.plan import Flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class Conditions:
 
     def capacity_changes(self, cluster: Cluster, classes: RankClasses) -> list[CapacityChange]:
         """The changes as changes of rows of the network, ascending in time."""
-        from simulator.engine.interface.setup import CapacityChange
+        from clustersim.simulator.engine.interface.setup import CapacityChange
 
         found = [CapacityChange(one.time, classes.row_of(_number(cluster, one)), one.bandwidth) for one in self.changes]
         return sorted(found, key=lambda change: change.time)
 
     def background(self, cluster: Cluster, classes: RankClasses) -> list[Background]:
         """The traffic as flows over rows of the network."""
-        from simulator.engine.interface.setup import Background
+        from clustersim.simulator.engine.interface.setup import Background
 
         return [Background(_flow(one, cluster, classes), one.begin, one.end) for one in self.traffic]
 
@@ -74,7 +74,7 @@ def _number(cluster: Cluster, change: BandwidthChange) -> int:
 
 
 def _flow(traffic: Traffic, cluster: Cluster, classes: RankClasses) -> Flow:
-    from simulator.network.plan import Flow
+    from clustersim.simulator.network.plan import Flow
 
     shares = link_shares([cluster.paths(traffic.source, traffic.target)])
     links, crossings = tuple(shares), tuple(shares.values())

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from simulator.analysis.timeline import Columns, Floats, RateIntervals, Totals
-from simulator.engine.interface.setup import Communication
-from simulator.hardware.hashing import Indices
-from simulator.network.plan import Flow
-from simulator.reading.errors import DeadlockError
-from simulator.schedule.matching import Matching
-from simulator.schedule.ops import Collective, Op, Recv, Send
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.timeline import Columns, Floats, RateIntervals, Totals
+from clustersim.simulator.engine.interface.setup import Communication
+from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.network.plan import Flow
+from clustersim.simulator.reading.errors import DeadlockError
+from clustersim.simulator.schedule.matching import Matching
+from clustersim.simulator.schedule.ops import Collective, Op, Recv, Send
+from clustersim.simulator.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
     import networkx as nx

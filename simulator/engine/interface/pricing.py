@@ -10,12 +10,12 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.engine.interface.variation import Variation
-from simulator.hardware.accelerator import Accelerator, Software
-from simulator.hardware.cluster import Cluster
-from simulator.schedule.ops import Compute, Delay, Op
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.hardware.accelerator import Accelerator, Software
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.schedule.ops import Compute, Delay, Op
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 Floats = NDArray[np.float64]
 

@@ -13,15 +13,15 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from simulator.engine.interface.pricing import Pricing
-from simulator.hardware.hashing import Indices
-from simulator.network.library.communicator import Communicator
-from simulator.network.placing.isomorphic_groups import Placement
-from simulator.network.plan import Flow, TransferPlan
-from simulator.schedule.matching import Matching
-from simulator.schedule.mesh import family
-from simulator.schedule.ops import Collective, Copy, Op, Recv, Send
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.engine.interface.pricing import Pricing
+from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.placing.isomorphic_groups import Placement
+from clustersim.simulator.network.plan import Flow, TransferPlan
+from clustersim.simulator.schedule.matching import Matching
+from clustersim.simulator.schedule.mesh import family
+from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
+from clustersim.simulator.schedule.schedule import Schedule
 
 Communication = Hashable
 """The name of all communications between the same partners."""

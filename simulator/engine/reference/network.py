@@ -18,10 +18,10 @@ from math import inf
 import numpy as np
 from simpy import Event
 
-from simulator.analysis.timeline import RateIntervals
-from simulator.engine.interface.setup import Background, CapacityChange
-from simulator.engine.reference.clock import Clock, Work
-from simulator.network.plan import Flow
+from clustersim.simulator.analysis.timeline import RateIntervals
+from clustersim.simulator.engine.interface.setup import Background, CapacityChange
+from clustersim.simulator.engine.reference.clock import Clock, Work
+from clustersim.simulator.network.plan import Flow
 
 
 def max_min(

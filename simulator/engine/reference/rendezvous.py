@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from simpy import Event
 
-from simulator.engine.interface.outcome import Executed
-from simulator.engine.interface.setup import Communication, Setup
-from simulator.engine.reference.clock import Clock
-from simulator.engine.reference.network import Network
-from simulator.engine.reference.resources import Processor
-from simulator.network.plan import TransferPlan
-from simulator.schedule.matching import request_of
-from simulator.schedule.ops import Op, Send
+from clustersim.simulator.engine.interface.outcome import Executed
+from clustersim.simulator.engine.interface.setup import Communication, Setup
+from clustersim.simulator.engine.reference.clock import Clock
+from clustersim.simulator.engine.reference.network import Network
+from clustersim.simulator.engine.reference.resources import Processor
+from clustersim.simulator.network.plan import TransferPlan
+from clustersim.simulator.schedule.matching import request_of
+from clustersim.simulator.schedule.ops import Op, Send
 
 
 @dataclass(eq=False)

@@ -9,8 +9,8 @@ from math import prod
 
 from simpy import Event
 
-from simulator.engine.interface.setup import ONE_INSTANT
-from simulator.engine.reference.clock import CHOICES, Clock, Work
+from clustersim.simulator.engine.interface.setup import ONE_INSTANT
+from clustersim.simulator.engine.reference.clock import CHOICES, Clock, Work
 
 
 class Processor:

@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 from simpy import Event
 
-from simulator.analysis.timeline import NO_COMMUNICATION, Columns
-from simulator.engine.interface.outcome import Outcome, Waiting
-from simulator.engine.interface.setup import Setup
-from simulator.engine.reference.clock import Clock
-from simulator.engine.reference.network import Network
-from simulator.engine.reference.rendezvous import Pending, Rendezvous
-from simulator.engine.reference.resources import Processor, Server
-from simulator.schedule.ops import Compute, Delay, Op, Recv, Send
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns
+from clustersim.simulator.engine.interface.outcome import Outcome, Waiting
+from clustersim.simulator.engine.interface.setup import Setup
+from clustersim.simulator.engine.reference.clock import Clock
+from clustersim.simulator.engine.reference.network import Network
+from clustersim.simulator.engine.reference.rendezvous import Pending, Rendezvous
+from clustersim.simulator.engine.reference.resources import Processor, Server
+from clustersim.simulator.schedule.ops import Compute, Delay, Op, Recv, Send
+from clustersim.simulator.schedule.schedule import Schedule
 
 
 class Resources(NamedTuple):

@@ -6,8 +6,8 @@ torch.distributed does so with Gloo: as many bytes leave a rank as in an all-red
 
 from __future__ import annotations
 
-from simulator.network.collectives import ring
-from simulator.network.step import Group, Step
+from clustersim.simulator.network.collectives import ring
+from clustersim.simulator.network.step import Group, Step
 
 
 def reduce_scatter(group: Group, nbytes: float) -> list[Step]:

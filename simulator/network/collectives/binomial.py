@@ -5,8 +5,8 @@ Thakur, Rabenseifner and Gropp, "Optimization of collective communication operat
 
 from __future__ import annotations
 
-from simulator.network.collectives.ring import rotated
-from simulator.network.step import Group, Step
+from clustersim.simulator.network.collectives.ring import rotated
+from clustersim.simulator.network.step import Group, Step
 
 
 def broadcast(group: Group, nbytes: float, root: int) -> list[Step]:

@@ -7,8 +7,8 @@ broadcast.cc). This loses the rounds of the tree: with p = 2^k ranks on equal po
 
 from __future__ import annotations
 
-from simulator.network.collectives.ring import rotated
-from simulator.network.step import Group, Step
+from clustersim.simulator.network.collectives.ring import rotated
+from clustersim.simulator.network.step import Group, Step
 
 
 def broadcast(group: Group, nbytes: float, root: int) -> list[Step]:

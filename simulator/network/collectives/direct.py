@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from simulator.network.step import Group, Step, Transfer
+from clustersim.simulator.network.step import Group, Step, Transfer
 
 
 def broadcast(group: Group, nbytes: float, root: int) -> list[Step]:

@@ -8,8 +8,8 @@ and those requests queue behind its own data. So an exchange takes p - 1 + floor
 
 from __future__ import annotations
 
-from simulator.network.collectives import direct
-from simulator.network.step import Group, Step, Transfer
+from clustersim.simulator.network.collectives import direct
+from clustersim.simulator.network.step import Group, Step, Transfer
 
 
 def all_to_all(group: Group, nbytes: float) -> list[Step]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from simulator.network.step import Group, Step
+from clustersim.simulator.network.step import Group, Step
 
 Round = tuple[int, Callable[[int], int], Callable[[int], Sequence[int]]]
 """One round of a reduce-scatter: number of blocks moved, rank -> receiving rank, rank -> blocks that it sends."""

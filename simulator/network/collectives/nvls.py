@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.network.collectives.ring import pipeline
-from simulator.network.step import Group, Step
+from clustersim.simulator.network.collectives.ring import pipeline
+from clustersim.simulator.network.step import Group, Step
 
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:

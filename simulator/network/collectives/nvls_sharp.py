@@ -5,8 +5,8 @@ NCCL's NVLS across servers, which needs its plugin for SHARP (NCCL 2.18 and late
 
 from __future__ import annotations
 
-from simulator.network.collectives.sharp import in_fabric, through_heads
-from simulator.network.step import Group, Step
+from clustersim.simulator.network.collectives.sharp import in_fabric, through_heads
+from clustersim.simulator.network.step import Group, Step
 
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.network.collectives.sharp import through_heads
-from simulator.network.collectives.tree import double_tree
-from simulator.network.step import Group, Step, Transfer
+from clustersim.simulator.network.collectives.sharp import through_heads
+from clustersim.simulator.network.collectives.tree import double_tree
+from clustersim.simulator.network.step import Group, Step, Transfer
 
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:

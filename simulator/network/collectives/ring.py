@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from simulator.network.step import Group, Step
+from clustersim.simulator.network.step import Group, Step
 
 CHUNKS = 8
 """Parts in which a vector passes along a chain: slots of a channel's buffer (NCCL_STEPS, NCCL

@@ -8,8 +8,8 @@ behind that half. Two ranks that arrive within some 20 us of each other avoid th
 
 from __future__ import annotations
 
-from simulator.network.collectives import ring
-from simulator.network.step import Group, Step
+from clustersim.simulator.network.collectives import ring
+from clustersim.simulator.network.step import Group, Step
 
 
 def all_gather(group: Group, nbytes: float) -> list[Step]:

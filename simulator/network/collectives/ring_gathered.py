@@ -5,8 +5,8 @@ Gloo reduces so (facebookincubator/gloo, reduce.cc).
 
 from __future__ import annotations
 
-from simulator.network.collectives import direct, ring
-from simulator.network.step import Group, Step
+from clustersim.simulator.network.collectives import direct, ring
+from clustersim.simulator.network.step import Group, Step
 
 
 def reduce(group: Group, nbytes: float, root: int) -> list[Step]:

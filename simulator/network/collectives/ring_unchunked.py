@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.network.step import Group, Step
+from clustersim.simulator.network.step import Group, Step
 
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from simulator.network.collectives.ring import pipeline
-from simulator.network.step import Group, Step, Transfer
+from clustersim.simulator.network.collectives.ring import pipeline
+from clustersim.simulator.network.step import Group, Step, Transfer
 
 Between = Callable[[Sequence[int]], Sequence[Sequence[Transfer]]]
 """Heads of all servers -> for each lane the transfers by which the first head gets their sum."""

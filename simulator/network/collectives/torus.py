@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
 
-from simulator.network.collectives import hierarchical, ring
-from simulator.network.step import Group, Step
+from clustersim.simulator.network.collectives import hierarchical, ring
+from clustersim.simulator.network.step import Group, Step
 
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from simulator.network.collectives.ring import pipeline, rotated
-from simulator.network.step import Group, Step, Transfer
+from clustersim.simulator.network.collectives.ring import pipeline, rotated
+from clustersim.simulator.network.step import Group, Step, Transfer
 
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:

@@ -1,1 +1,3 @@
-"""Communication libraries: their costs and choices, version by version, their calibrations, and the communicator, which makes plans for the network by them."""
+"""Communication libraries: their costs and choices, version by version, their calibrations, and the communicator, which
+makes plans for the network by them.
+"""

@@ -20,15 +20,15 @@ from typing import Any
 
 from pydantic import Field
 
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.transport_parameters import overridden, section
-from simulator.network.transport import Transport
-from simulator.reading.document import Document
-from simulator.reading.errors import SimulatorError
-from simulator.reading.lookup import function, is_path
-from simulator.reading.quantities import Section, Version, written
-from simulator.reading.validation import Fault, listed, near, validated
-from simulator.reading.yaml_and_json import read
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.transport_parameters import overridden, section
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.lookup import function, is_path
+from clustersim.simulator.reading.quantities import Section, Version, written
+from clustersim.simulator.reading.validation import Fault, listed, near, validated
+from clustersim.simulator.reading.yaml_and_json import read
 
 LIBRARIES = ("nccl", "gloo", "ici", "ideal")
 """The libraries that clustersim models."""
@@ -62,15 +62,15 @@ def transport(name: str, cluster: Cluster | None = None, version: str | None = N
     if is_path(name):
         return loaded(name, cluster, version)
     if name == "nccl" and (version is not None or cluster is not None):
-        from simulator.network.library import nccl
+        from clustersim.simulator.network.library import nccl
 
         return nccl.nccl(version or _known(cluster))
-    made: Transport = function("simulator.network.library", name)()
+    made: Transport = function("clustersim.simulator.network.library", name)()
     return made
 
 
 def _known(cluster: Cluster | None) -> str | None:
-    from simulator.network.library import nccl
+    from clustersim.simulator.network.library import nccl
 
     return None if cluster is None else nccl.version_for(link.kind for link in cluster.links.distinct)
 
@@ -99,7 +99,7 @@ def _library(document: Document, calibration: Calibration, given: str | None, cl
     if is_path(name):
         raise document.error(("library",), "must be the name of a library, not another file")
     try:
-        make = function("simulator.network.library", name)
+        make = function("clustersim.simulator.network.library", name)
     except SimulatorError:
         message = f"must be {listed(LIBRARIES)}, or a function of your own, not {written(name)}"
         raise document.error(("library",), message, near(name, LIBRARIES)) from None

@@ -10,19 +10,19 @@ from operator import attrgetter
 
 import numpy as np
 
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.hashing import Indices
-from simulator.hardware.kernel import memory_bound
-from simulator.network.library import tuner
-from simulator.network.library.tuner import unequal
-from simulator.network.placing.candidates import Candidate, GroupTopology, PlacedStep, candidate, candidates
-from simulator.network.placing.isomorphic_groups import Placement, Placements, Shape, relabelled_plan
-from simulator.network.placing.routes import route
-from simulator.network.plan import Flow, Phase, TransferPlan
-from simulator.network.step import Group, Step, Transfer
-from simulator.network.transport import Transport
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.ops import PerPeer
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.hardware.kernel import memory_bound
+from clustersim.simulator.network.library import tuner
+from clustersim.simulator.network.library.tuner import unequal
+from clustersim.simulator.network.placing.candidates import Candidate, GroupTopology, PlacedStep, candidate, candidates
+from clustersim.simulator.network.placing.isomorphic_groups import Placement, Placements, Shape, relabelled_plan
+from clustersim.simulator.network.placing.routes import route
+from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
+from clustersim.simulator.network.step import Group, Step, Transfer
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.ops import PerPeer
 
 FIDELITIES = ("alpha_beta", "flow", "chunk")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.network.tcp import ONE_CORE, PAYLOAD
-from simulator.network.transport import NET, NVLINK, PCI, Transport
+from clustersim.simulator.network.tcp import ONE_CORE, PAYLOAD
+from clustersim.simulator.network.transport import NET, NVLINK, PCI, Transport
 
 STACK = 30e-6
 """s, one passage of the operating system's network stack, with the wake-up of Gloo's thread and then of the caller. A

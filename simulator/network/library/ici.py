@@ -7,7 +7,7 @@ All-to-all sends each message by itself; XLA's schedule of it is not published e
 
 from __future__ import annotations
 
-from simulator.network.transport import Transport
+from clustersim.simulator.network.transport import Transport
 
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("torus",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.network.transport import Transport
+from clustersim.simulator.network.transport import Transport
 
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("ring",),

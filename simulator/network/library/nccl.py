@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from simulator.network.library import nccl_tables
-from simulator.network.library.nccl_tables import (
+from clustersim.simulator.network.library import nccl_tables
+from clustersim.simulator.network.library.nccl_tables import (
     AMPERE_LIMIT,
     BUFFER_BYTES,
     CHUNK_BYTES,
@@ -30,12 +30,12 @@ from simulator.network.library.nccl_tables import (
     VERSIONS,
     Tables,
 )
-from simulator.network.library.transport_parameters import overridden, section
-from simulator.network.tcp import PAYLOAD, STACK
-from simulator.network.transport import NET, NVLINK, PCI, Transport
-from simulator.reading.errors import SimulatorError
-from simulator.reading.validation import validated
-from simulator.reading.yaml_and_json import read
+from clustersim.simulator.network.library.transport_parameters import overridden, section
+from clustersim.simulator.network.tcp import PAYLOAD, STACK
+from clustersim.simulator.network.transport import NET, NVLINK, PCI, Transport
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.validation import validated
+from clustersim.simulator.reading.yaml_and_json import read
 
 FITTED = Path(__file__).with_name("nccl_fitted.yaml")
 """The calibration file that overrides the tables."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from simulator.network.transport import NET, NVLINK, PCI, Transport
+from clustersim.simulator.network.transport import NET, NVLINK, PCI, Transport
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 

@@ -14,11 +14,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import create_model
 
-from simulator.network.transport import NET, NVLINK, PCI, Transport, link_class
-from simulator.reading.quantities import Amount, Bandwidth, Flag, Index, Ratio, Section, Time
-from simulator.reading.units import show
-from simulator.reading.validation import Fault, listed, near
-from simulator.schedule.ops import COLLECTIVES
+from clustersim.simulator.network.transport import NET, NVLINK, PCI, Transport, link_class
+from clustersim.simulator.reading.quantities import Amount, Bandwidth, Flag, Index, Ratio, Section, Time
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.reading.validation import Fault, listed, near
+from clustersim.simulator.schedule.ops import COLLECTIVES
 
 UNITS: Mapping[str, tuple[Any, str]] = {
     "launch": (Time, "time"),

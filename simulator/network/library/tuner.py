@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from simulator.network.proof import ROOTED, prove, taken
-from simulator.network.step import Group, Step
-from simulator.network.transport import GroupProperties, Transport
-from simulator.reading import lookup
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.ops import COLLECTIVES, BySender, PerPeer
+from clustersim.simulator.network.proof import ROOTED, prove, taken
+from clustersim.simulator.network.step import Group, Step
+from clustersim.simulator.network.transport import GroupProperties, Transport
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.ops import COLLECTIVES, BySender, PerPeer
 
-FOLDER = "simulator.network.collectives"
+FOLDER = "clustersim.simulator.network.collectives"
 
 
 def check(algorithms: Mapping[str, str]) -> None:

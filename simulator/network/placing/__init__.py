@@ -1,1 +1,1 @@
-"""Algorithms on the links of a cluster: the rings and routes of a group, the loads of its transfers, and their costs."""
+"""Algorithms on the links of a cluster: rings and routes of a group, loads of its transfers, and their costs."""

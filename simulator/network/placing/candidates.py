@@ -10,13 +10,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
-from simulator.hardware.cluster import Cluster
-from simulator.network.placing.rings_and_tori import group_of, torus_of
-from simulator.network.placing.routes import MOST_CHANNELS, LinkLoad, group_properties, link_load, nvlinks, route
-from simulator.network.plan import Flow
-from simulator.network.step import Group, Step
-from simulator.network.tcp import connection_limit
-from simulator.network.transport import NET, GroupProperties, Transport
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.placing.rings_and_tori import group_of, torus_of
+from clustersim.simulator.network.placing.routes import (
+    MOST_CHANNELS,
+    LinkLoad,
+    group_properties,
+    link_load,
+    nvlinks,
+    route,
+)
+from clustersim.simulator.network.plan import Flow
+from clustersim.simulator.network.step import Group, Step
+from clustersim.simulator.network.tcp import connection_limit
+from clustersim.simulator.network.transport import NET, GroupProperties, Transport
 
 
 class GroupTopology:

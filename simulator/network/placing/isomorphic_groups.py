@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.hashing import Colours, Indices, mixed
-from simulator.hardware.topology import Regularity
-from simulator.network.placing.routes import connection, paths
-from simulator.network.plan import TransferPlan
-from simulator.network.step import Transfer
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.hashing import Colours, Indices, mixed
+from clustersim.simulator.hardware.topology import Regularity
+from clustersim.simulator.network.placing.routes import connection, paths
+from clustersim.simulator.network.plan import TransferPlan
+from clustersim.simulator.network.step import Transfer
 
 Shape = tuple[Hashable, tuple[Transfer, ...]]
 """What distinguishes groups apart from their place on the cluster, and the possible transfers between their positions.

@@ -19,8 +19,8 @@ from functools import lru_cache
 from itertools import islice, pairwise
 from typing import TypeVar
 
-from simulator.hardware.cluster import Cluster
-from simulator.network.step import Group
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.step import Group
 
 Item = TypeVar("Item")
 Cycle = tuple[int, ...]

@@ -10,11 +10,11 @@ from itertools import chain, islice
 from math import lcm
 from zlib import crc32
 
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.links import Link
-from simulator.network.step import Step
-from simulator.network.tcp import is_tcp
-from simulator.network.transport import NET, NVLINK, PCI, GroupProperties, link_class
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.network.step import Step
+from clustersim.simulator.network.tcp import is_tcp
+from clustersim.simulator.network.transport import NET, NVLINK, PCI, GroupProperties, link_class
 
 FEW = 16
 """Transfers up to which each route is found on its own."""

@@ -12,11 +12,11 @@ from math import inf, log
 
 import numpy as np
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.kernel import Kernel, matmul
-from simulator.reading.errors import CalibrationError
-from simulator.replay.calibration.measurements import Device, Product, Transfer
-from simulator.replay.calibration.robust_regression import Fit, Vector, fit
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.kernel import Kernel, matmul
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.replay.calibration.measurements import Device, Product, Transfer
+from clustersim.simulator.replay.calibration.robust_regression import Fit, Vector, fit
 
 PRIOR_DEVIATION = log(3.0)
 """Standard deviation of the logarithm of a device's values about the first estimates: a factor of three."""

@@ -16,12 +16,12 @@ from math import inf
 import torch
 import torch.distributed as dist
 
-from simulator.replay import clock
-from simulator.replay.buffers import ELEMENT, Buffers, elements, required_elements
-from simulator.replay.calibration.measurements import SEND, Measurement, Sweep, of_batches
-from simulator.replay.communication import KINDS, Call
-from simulator.replay.rank_process import Member
-from simulator.schedule.ops import Collective
+from clustersim.simulator.replay import clock
+from clustersim.simulator.replay.buffers import ELEMENT, Buffers, elements, required_elements
+from clustersim.simulator.replay.calibration.measurements import SEND, Measurement, Sweep, of_batches
+from clustersim.simulator.replay.communication import KINDS, Call
+from clustersim.simulator.replay.rank_process import Member
+from clustersim.simulator.schedule.ops import Collective
 
 
 def measure(member: Member, sweep: Sweep) -> list[Measurement]:

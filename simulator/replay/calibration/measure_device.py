@@ -11,9 +11,9 @@ from functools import partial
 
 import torch
 
-from simulator.reading.errors import CalibrationError
-from simulator.replay.calibration.measurements import Device, Product, Transfer
-from simulator.replay.computation import DTYPES
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.replay.calibration.measurements import Device, Product, Transfer
+from clustersim.simulator.replay.computation import DTYPES
 
 BATCHES = 5
 BATCH_SECONDS = 0.02

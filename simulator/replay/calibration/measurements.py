@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from simulator.analysis import metrics
+from clustersim.simulator.analysis import metrics
 
 SEND = "send"
 """A message from one rank to another, half of a ping-pong. Its bus bandwidth is its algorithm bandwidth."""

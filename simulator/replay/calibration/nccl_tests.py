@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from simulator.reading.errors import CalibrationError
-from simulator.replay.calibration.measurements import Measurement
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.replay.calibration.measurements import Measurement
 
 KINDS = {
     "all_reduce": "all_reduce",

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.reading.errors import CalibrationError
+from clustersim.simulator.reading.errors import CalibrationError
 
 Array = NDArray[np.floating[Any]]
 

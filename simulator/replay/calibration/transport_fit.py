@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.communicator import Communicator
-from simulator.network.plan import Phase, TransferPlan
-from simulator.network.transport import Transport
-from simulator.replay.calibration.measurements import SEND, Measurement
-from simulator.replay.calibration.robust_regression import Fit, Vector, fit
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.plan import Phase, TransferPlan
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.replay.calibration.measurements import SEND, Measurement
+from clustersim.simulator.replay.calibration.robust_regression import Fit, Vector, fit
 
 SCALARS = ("launch",)
 TABLES = ("base_latency", "hop_latency", "efficiency", "attainable", "limits", "ceilings")

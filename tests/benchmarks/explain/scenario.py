@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scenarios.explain.calibration import write
-from scenarios.explain.communications import large, sizes
-from scenarios.explain.pieces_of_work import HOST, PHASES
-from scenarios.explain.run import Run
-from scenarios.scenario import Scenario
+from clustersim.scenarios.explain.calibration import write
+from clustersim.scenarios.explain.communications import large, sizes
+from clustersim.scenarios.explain.pieces_of_work import HOST, PHASES
+from clustersim.scenarios.explain.run import Run
+from clustersim.scenarios.scenario import Scenario
 
 
 def scenario_of(run: Run, folder: Path) -> Scenario:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.alternatives.candidate import DIVISIBILITY, GPUS, RULES, Candidate, Rejected
-from scenarios.alternatives.space import Space
-from scenarios.defaults import to_plan
-from scenarios.search.planner import Planner, loaded
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.alternatives.candidate import DIVISIBILITY, GPUS, RULES, Candidate, Rejected
+from clustersim.scenarios.alternatives.space import Space
+from clustersim.scenarios.defaults import to_plan
+from clustersim.scenarios.search.planner import Planner, loaded
+from clustersim.simulator.reading.errors import ScenarioError
 from tests.scenarios.search.jobs import job
 
 
@@ -171,7 +171,7 @@ def test_activations_on_the_host_are_searched_by_a_word() -> None:
 
 PATIENT = '''"""All forwards, then all backwards."""
 
-from simulator.schedule.pipeline_order import Action, Order
+from clustersim.simulator.schedule.pipeline_order import Action, Order
 
 
 def patient(stages: int, micro_batches: int) -> Order:
@@ -184,7 +184,7 @@ def patient(stages: int, micro_batches: int) -> Order:
 
 def test_a_new_order_is_searched_without_registration(tmp_path: Path) -> None:
     (tmp_path / "patient.py").write_text(PATIENT)
-    folder = importlib.import_module("workloads.pipelines").__path__
+    folder = importlib.import_module("clustersim.workloads.pipelines").__path__
     folder.append(str(tmp_path))
     try:
         space = Space(job({"pp": [2], "schedule": "auto"}))
@@ -193,7 +193,7 @@ def test_a_new_order_is_searched_without_registration(tmp_path: Path) -> None:
         assert space.variant(candidate).derived.degree("pp") == 2
     finally:
         folder.remove(str(tmp_path))
-        sys.modules.pop("workloads.pipelines.patient", None)
+        sys.modules.pop("clustersim.workloads.pipelines.patient", None)
 
 
 def test_experts_long_sequences_and_overlap_are_searched_where_they_are() -> None:

@@ -4,13 +4,13 @@ from itertools import product
 
 import pytest
 
-from scenarios.build.built import BuiltScenario
-from scenarios.build.description import notes
-from scenarios.build.grid_choice import NEAR, profiled
-from simulator.network.library.calibration_file import transport
-from simulator.reading.errors import ScenarioError
-from topologies.uniform_and_tree import uniform
-from workloads.parallelism._axonn import FourDimensions, Product, communication_seconds
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.description import notes
+from clustersim.scenarios.build.grid_choice import NEAR, profiled
+from clustersim.simulator.network.library.calibration_file import transport
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.parallelism._axonn import FourDimensions, Product, communication_seconds
 
 SCENARIO = {
     "version": 1,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.build.input_pipeline import Loading
-from scenarios.campaign import build
-from scenarios.campaign.campaign import run as simulated
-from scenarios.commands.command_line import run
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.build.input_pipeline import Loading
+from clustersim.scenarios.campaign import build
+from clustersim.scenarios.campaign.campaign import run as simulated
+from clustersim.scenarios.commands.command_line import run
 
 STEP = 0.13503
 

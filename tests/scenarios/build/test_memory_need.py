@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from scenarios.alternatives.changes import remedies, remedy_line
-from scenarios.build.memory_need import MemoryNeed, memory_need, of_capacity
-from scenarios.commands.command_line import run
-from scenarios.results.step_numbers import StepNumbers
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.alternatives.changes import remedies, remedy_line
+from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need, of_capacity
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.results.step_numbers import StepNumbers
 
 
 def tight() -> dict[str, Any]:

@@ -7,18 +7,18 @@ from dataclasses import fields
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.build.memory_need import memory_need
-from scenarios.build.recompute_view import stages_as_run
-from scenarios.commands.command_line import run
-from scenarios.explain.changes import _machine
-from scenarios.run.running import communicator
-from scenarios.search.chains.problem import chain_of
-from scenarios.search.estimate.estimator import Estimator
-from scenarios.search.varied_machine import machine
-from simulator.network.library.communicator import Communicator
-from simulator.network.transport import Transport
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.build.memory_need import memory_need
+from clustersim.scenarios.build.recompute_view import stages_as_run
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.explain.changes import _machine
+from clustersim.scenarios.run.running import communicator
+from clustersim.scenarios.search.chains.problem import chain_of
+from clustersim.scenarios.search.estimate.estimator import Estimator
+from clustersim.scenarios.search.varied_machine import machine
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.errors import ScenarioError
 
 SCENARIO = {
     "version": 1,

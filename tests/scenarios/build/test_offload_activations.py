@@ -2,10 +2,10 @@
 
 import pytest
 
-from scenarios.scenario import Scenario
-from simulator.analysis.memory import curve
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.ops import Copy
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.analysis.memory import curve
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.ops import Copy
 
 BASE = {
     "version": 1,

@@ -6,29 +6,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.build.planned_activations import check_order, rank_stages, stages_of_program, within
-from scenarios.build.recompute_view import stages_as_run
-from scenarios.commands.command_line import run
-from scenarios.scenario import Scenario
-from scenarios.specification.training import Training
-from simulator.analysis.memory import curve, peak
-from simulator.engine.simulate import simulate
-from simulator.hardware.kernel import measured
-from simulator.reading.errors import ScenarioError, ScheduleError
-from simulator.reading.units import parse
-from simulator.schedule.check import check
-from topologies.uniform_and_tree import uniform
-from workloads.memory.chains.chain import LayerSeconds
-from workloads.memory.chains.execution import executed
-from workloads.memory.chains.optimal_checkpointing import least_together, peak_in_flight
-from workloads.memory.compute import compute
-from workloads.memory.recompute import recompute_by
-from workloads.operators.model import Layer, Model
-from workloads.parallelism.pipeline import pipeline_parallel
-from workloads.pipelines.gpipe import gpipe
-from workloads.pipelines.interleaved import interleaved
-from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.pipelines.zero_bubble_h1 import zero_bubble_h1
+from clustersim.scenarios.build.planned_activations import check_order, rank_stages, stages_of_program, within
+from clustersim.scenarios.build.recompute_view import stages_as_run
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.specification.training import Training
+from clustersim.simulator.analysis.memory import curve, peak
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.reading.errors import ScenarioError, ScheduleError
+from clustersim.simulator.reading.units import parse
+from clustersim.simulator.schedule.check import check
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.memory.chains.chain import LayerSeconds
+from clustersim.workloads.memory.chains.execution import executed
+from clustersim.workloads.memory.chains.optimal_checkpointing import least_together, peak_in_flight
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.memory.recompute import recompute_by
+from clustersim.workloads.operators.model import Layer, Model
+from clustersim.workloads.parallelism.pipeline import pipeline_parallel
+from clustersim.workloads.pipelines.gpipe import gpipe
+from clustersim.workloads.pipelines.interleaved import interleaved
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.pipelines.zero_bubble_h1 import zero_bubble_h1
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.build.explanation import derived
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.build.explanation import derived
+from clustersim.simulator.reading.errors import ScenarioError
 
 GPT = {"num_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 64, "vocab_size": 1000}
 

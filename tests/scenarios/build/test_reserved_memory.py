@@ -2,7 +2,7 @@
 
 import pytest
 
-from scenarios import Scenario
+from clustersim.scenarios import Scenario
 
 
 def result(**overrides):

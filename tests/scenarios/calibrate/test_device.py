@@ -2,12 +2,12 @@
 
 import pytest
 
-import topologies
-from scenarios.calibrate.communication import write
-from scenarios.calibrate.device import contents, device_report, fitted
-from simulator.reading.yaml_and_json import read
-from simulator.replay.calibration.measurements import Device, Product, Transfer
-from workloads.software_stack import specification
+from clustersim import topologies
+from clustersim.scenarios.calibrate.communication import write
+from clustersim.scenarios.calibrate.device import contents, device_report, fitted
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.simulator.replay.calibration.measurements import Device, Product, Transfer
+from clustersim.workloads.software_stack import specification
 
 pytest.importorskip("torch", reason="the measurement needs torch")
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.simulator.reading.errors import ScenarioError
 
 CALIBRATION = """
 version: 1

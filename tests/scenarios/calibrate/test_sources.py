@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-import topologies
-from scenarios.calibrate.imported_measurements import Overrides, read
-from scenarios.calibrate.table_fit import fit
-from scenarios.scenario import Scenario
-from simulator.network.library.calibration_file import loaded
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.nccl import nccl
-from simulator.reading.errors import CalibrationError
-from simulator.reading.yaml_and_json import read as document
+from clustersim import topologies
+from clustersim.scenarios.calibrate.imported_measurements import Overrides, read
+from clustersim.scenarios.calibrate.table_fit import fit
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.network.library.calibration_file import loaded
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.reading.yaml_and_json import read as document
 
 SIZES = [2**power for power in range(10, 31, 4)]
 

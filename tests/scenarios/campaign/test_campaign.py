@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.build.built import BuiltScenario
-from scenarios.campaign import build
-from scenarios.campaign.campaign import run as simulated
-from scenarios.campaign.report import report, summary
-from scenarios.commands.command_line import run
-from scenarios.specification import loading
-from simulator.reading.errors import SimulatorError
-from simulator.reading.yaml_and_json import yaml_text
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.campaign import build
+from clustersim.scenarios.campaign.campaign import run as simulated
+from clustersim.scenarios.campaign.report import report, summary
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.specification import loading
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.yaml_and_json import yaml_text
 
 GPT = {
     "version": 1,

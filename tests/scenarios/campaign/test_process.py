@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.campaign import closed_forms
-from scenarios.campaign.campaign import simulate
-from scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
+from clustersim.scenarios.campaign import closed_forms
+from clustersim.scenarios.campaign.campaign import simulate
+from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
 
 HOUR = 3600.0
 

@@ -8,9 +8,9 @@ from statistics import fmean
 
 import pytest
 
-from scenarios.campaign import closed_forms
-from scenarios.campaign.campaign import simulate
-from scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
+from clustersim.scenarios.campaign import closed_forms
+from clustersim.scenarios.campaign.campaign import simulate
+from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 RSC_1, RSC_2 = 6.5e-3, 2.34e-3

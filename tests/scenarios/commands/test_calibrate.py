@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.calibrate.measuring import BrokenCalibrationError, measured, with_rows_kept
-from scenarios.commands.command_line import run
-from simulator.network.library.calibration_file import loaded
-from simulator.reading.yaml_and_json import read
-from simulator.replay.calibration.measurements import Sweep
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.calibrate.measuring import BrokenCalibrationError, measured, with_rows_kept
+from clustersim.scenarios.commands.command_line import run
+from clustersim.simulator.network.library.calibration_file import loaded
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.simulator.replay.calibration.measurements import Sweep
 
 pytest.importorskip("torch", reason="ranks need torch")
 

@@ -12,13 +12,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from scenarios.commands import command_line
-from scenarios.commands.command_line import run
-from scenarios.scenario import Scenario
-from scenarios.specification.loading import located
-from simulator.reading.plain_text import figure
-from simulator.reading.units import show, show_long
-from simulator.reading.yaml_and_json import read
+from clustersim.scenarios.commands import command_line
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.specification.loading import located
+from clustersim.simulator.reading.plain_text import figure
+from clustersim.simulator.reading.units import show, show_long
+from clustersim.simulator.reading.yaml_and_json import read
 
 ROOT = Path(__file__).parents[3]
 
@@ -117,7 +117,7 @@ def test_spans_of_variants_have_files_of_their_own(capsys: pytest.CaptureFixture
 def test_a_large_run_leaves_its_spans_out_and_says_how_to_get_them(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scenarios.results.result_files.MOST_SPANS", 13)
+    monkeypatch.setattr("clustersim.scenarios.results.result_files.MOST_SPANS", 13)
     told = "spans.csv left out, 13 rows or more; to get it: --spans runs/hello/spans.csv\n"
     assert told in answer(capsys, "run", "hello")
     folder = tmp_path / "runs" / "hello"
@@ -348,8 +348,8 @@ def test_what_does_not_fit_is_status_3(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_deadlock_is_status_4(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from scenarios.scenario import Scenario
-    from simulator.reading.errors import DeadlockError
+    from clustersim.scenarios.scenario import Scenario
+    from clustersim.simulator.reading.errors import DeadlockError
 
     def stuck(self: object, watch: object = None) -> NoReturn:
         raise DeadlockError("deadlock: 2 ranks have not finished; in a circle")
@@ -360,7 +360,7 @@ def test_a_deadlock_is_status_4(capsys: pytest.CaptureFixture[str], monkeypatch:
 
 
 def test_an_interrupt_is_status_130(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from scenarios.scenario import Scenario
+    from clustersim.scenarios.scenario import Scenario
 
     def interrupted(*arguments: object, **options: object) -> NoReturn:
         raise KeyboardInterrupt
@@ -373,7 +373,7 @@ def test_an_interrupt_is_status_130(capsys: pytest.CaptureFixture[str], monkeypa
 def test_a_reader_that_goes_away_hears_no_complaint() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    code = "from scenarios.commands.command_line import main; main()"
+    code = "from clustersim.scenarios.commands.command_line import main; main()"
     done = subprocess.run([sys.executable, "-c", code, "list"], stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -382,7 +382,7 @@ def test_a_reader_that_goes_away_hears_no_complaint() -> None:
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['clustersim', '--help']\n"
-        "from scenarios.commands.command_line import run\n"
+        "from clustersim.scenarios.commands.command_line import run\n"
         "run(['--help'])\n"
         "print(sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
@@ -412,7 +412,7 @@ def test_a_fault_of_the_house_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_plot_shows_the_progress_of_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scenarios.commands.progress import Progress
+    from clustersim.scenarios.commands.progress import Progress
 
     begun: list[tuple[str, int]] = []
     done: list[str] = []

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.commands.arguments import complete_scenarios
-from scenarios.commands.command_line import run
-from scenarios.scenario import Scenario
-from simulator.reading.lookup import names
+from clustersim.scenarios.commands.arguments import complete_scenarios
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.lookup import names
 
 LLAMA = {
     "model_type": "llama",
@@ -73,7 +73,7 @@ def test_nothing_is_written_for_an_unknown_name(
 
 def test_an_unknown_model_tells_the_nearest_of_many(capsys: pytest.CaptureFixture[str]) -> None:
     run(["init", "mine.yaml", "--model", "lama3_8b"])
-    more = len(names("workloads.models")) - 10
+    more = len(names("clustersim.workloads.models")) - 10
     assert f" and {more} more (clustersim list)" in capsys.readouterr().err
 
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.commands import listing
-from scenarios.commands.command_line import run
-from scenarios.scenario import Scenario
-from scenarios.specification.loading import located
-from simulator.reading.lookup import names
-from simulator.reading.yaml_and_json import read
-from topologies.catalogue import LINKS, link_data
-from workloads.software_stack import aliases
+from clustersim.scenarios.commands import listing
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.specification.loading import located
+from clustersim.simulator.reading.lookup import names
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.topologies.catalogue import LINKS, link_data
+from clustersim.workloads.software_stack import aliases
 
 
 def listed(capsys: pytest.CaptureFixture[str], *kind: str) -> list[str]:
@@ -46,15 +46,15 @@ def test_only_scenarios_are_listed_as_scenarios(capsys: pytest.CaptureFixture[st
 
 def test_software_stacks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     lines = listed(capsys, "software")
-    assert len(names("workloads.software")) <= 12
+    assert len(names("clustersim.workloads.software")) <= 12
     end = lines.index("")
-    assert [line.split()[0] for line in lines[:end]] == names("workloads.software")
+    assert [line.split()[0] for line in lines[:end]] == names("clustersim.workloads.software")
     assert [line.split()[0] for line in lines[end + 2 :]] == sorted(aliases())
     assert "ddp Eager PyTorch with DistributedDataParallel" in [" ".join(line.split()) for line in lines]
 
 
 def test_kept_lists_are_those_of_the_files() -> None:
-    told = 'write them anew: python -c "from scenarios.commands.listing import keep; keep()"'
+    told = 'write them anew: python -c "from clustersim.scenarios.commands.listing import keep; keep()"'
     assert listing.KEPT.read_text(encoding="utf-8") == listing.text_to_keep(), told
 
 
@@ -69,5 +69,5 @@ def test_a_list_of_changed_files_is_made_from_them(
     assert listed(capsys, "links") == ["one  here"]
     monkeypatch.setattr(listing, "KEPT", tmp_path / "none.json")
     listing._all_kept.cache_clear()
-    assert listed(capsys, "fabrics") == names("topologies.fabrics")
+    assert listed(capsys, "fabrics") == names("clustersim.topologies.fabrics")
     listing._all_kept.cache_clear()

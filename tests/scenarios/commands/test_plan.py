@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
 
 HELLO = ["plan", "hello", "--simulate", "3", "--search", "micro_batch_size=4,8", "--search", "tp=1"]
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from scenarios.commands import progress as module
-from scenarios.commands.progress import Progress, progress
+from clustersim.scenarios.commands import progress as module
+from clustersim.scenarios.commands.progress import Progress, progress
 
 
 class Half:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from scenarios.commands.command_line import run
-from scenarios.scenario import Scenario
-from scenarios.specification.loading import located
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.specification.loading import located
+from clustersim.simulator.reading.errors import ScenarioError
 
-CODE = "from scenarios.commands.command_line import main; main()"
+CODE = "from clustersim.scenarios.commands.command_line import main; main()"
 
 FILES = ["result.json", "scenario.yaml", "spans.csv", "timeline.png"]
 
@@ -210,9 +210,9 @@ def test_an_interrupt_during_imports_is_status_130() -> None:
         "    def find_spec(self, name, path, target=None):\n"
         "        if name == os.environ['INTERRUPTED']: raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupt())\n"
-        "from scenarios.commands.command_line import main; main()"
+        "from clustersim.scenarios.commands.command_line import main; main()"
     )
-    for module in ("typer", "scenarios.commands.run", "matplotlib"):
+    for module in ("typer", "clustersim.scenarios.commands.run", "matplotlib"):
         done = command("run", "hello", code=code, env={"INTERRUPTED": module})
         assert (done.returncode, b"Traceback" in done.stderr) == (130, False)
 
@@ -251,7 +251,7 @@ def test_a_full_disk_leaves_the_old_file_whole(arguments: list[str], file: str) 
 
 
 def test_an_interrupted_accuracy_keeps_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scenarios.commands import evaluating
+    from clustersim.scenarios.commands import evaluating
 
     evaluated = evaluating.evaluated
 

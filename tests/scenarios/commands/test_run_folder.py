@@ -12,12 +12,12 @@ from typing import NoReturn
 
 import pytest
 
-from scenarios.commands.command_line import run
-from scenarios.commands.progress import Progress
-from scenarios.results.run_folder import RESULT, written_into
-from scenarios.scenario import Scenario
-from simulator.engine.simulate import Simulation
-from simulator.reading.errors import SimulatorError
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.commands.progress import Progress
+from clustersim.scenarios.results.run_folder import RESULT, written_into
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.engine.simulate import Simulation
+from clustersim.simulator.reading.errors import SimulatorError
 
 FEW = ["--set", "cluster.gpus=2", "--set", "training.global_batch_size=16"]
 
@@ -95,7 +95,7 @@ def test_an_interrupt_while_drawing_leaves_nothing_new(
     def interrupted(*arguments: object, **options: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simulator.charts.draw", interrupted)
+    monkeypatch.setattr("clustersim.simulator.charts.figures.draw", interrupted)
     assert run(["run", "hello", *FEW, *where]) == 130
     assert capsys.readouterr().err == f"interrupted: {target} was not written\n"
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -118,9 +118,9 @@ def test_an_interrupt_of_the_simulation_is_told(
 def test_an_interrupted_process_says_so_and_leaves_no_folder(tmp_path: Path) -> None:
     code = (
         "import os, signal\n"
-        "import simulator.charts as plot\n"
+        "import clustersim.simulator.charts as plot\n"
         "plot.draw = lambda *a, **o: os.kill(os.getpid(), signal.SIGINT)\n"
-        "from scenarios.commands.command_line import run\n"
+        "from clustersim.scenarios.commands.command_line import run\n"
         "raise SystemExit(run(['run', 'hello']))"
     )
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -176,7 +176,7 @@ def test_progress_goes_from_0_to_1_over_several_simulations_and_files() -> None:
 
 @pytest.mark.parametrize("name", ["hello", "gpipe_vs_varuna", "allreduce_dgx_a100", "naive_vs_ddp"])
 def test_simulations_are_counted_before_they_begin(name: str) -> None:
-    from scenarios.run.running import simulations
+    from clustersim.scenarios.run.running import simulations
 
     scenario, seen = Scenario.load(name), list[Simulation]()
     scenario.run(seen.append)
@@ -185,7 +185,7 @@ def test_simulations_are_counted_before_they_begin(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["hello", "gpipe_vs_varuna", "allreduce_dgx_a100"])
 def test_files_are_counted_before_they_are_written(name: str, tmp_path: Path) -> None:
-    from scenarios.results.result_files import count, write
+    from clustersim.scenarios.results.result_files import count, write
 
     result, told = Scenario.load(name).run(), list[int]()
     paths = write(result, tmp_path / "x", finished=lambda: told.append(1))

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from scenarios.run import sweep
-from simulator.reading.errors import ExecutionError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.run import sweep
+from clustersim.simulator.reading.errors import ExecutionError
 
 ROOT = Path(__file__).parents[3]
 
@@ -118,7 +118,7 @@ def test_bad_input_is_refused_before_anything_runs(
 ) -> None:
     Path("file").touch()
     Path("folder.csv").mkdir()
-    monkeypatch.setattr("scenarios.run.running.run", None)
+    monkeypatch.setattr("clustersim.scenarios.run.running.run", None)
     assert answer(capsys, "hello", *arguments.split(), status=2) == ("", f"{message}\n")
     assert sorted(path.name for path in Path().iterdir()) == ["file", "folder.csv"]
 
@@ -142,7 +142,7 @@ def test_an_interrupt_keeps_the_rows_that_are_done(jobs: str) -> None:
     # the signal goes to the whole process group, as from a terminal
     code = (
         "import os, signal, sys\n"
-        "from scenarios.run import sweep as runs\n"
+        "from clustersim.scenarios.run import sweep as runs\n"
         "executed = runs.executed\n"
         "def interrupted(*arguments):\n"
         "    for number, row in enumerate(executed(*arguments)):\n"
@@ -150,7 +150,7 @@ def test_an_interrupt_keeps_the_rows_that_are_done(jobs: str) -> None:
         "        if number == 2: os.killpg(0, signal.SIGINT)\n"
         "runs.executed = interrupted\n"
         "sys.argv[0] = 'clustersim'\n"
-        "from scenarios.commands.command_line import main\n"
+        "from clustersim.scenarios.commands.command_line import main\n"
         "main()"
     )
     over = ["--over", "cluster.gpus=2,4,8,16", "--over", "training.global_batch_size=32,64,128,256"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.commands.command_line import run
+from clustersim.scenarios.commands.command_line import run
 
 pytest.importorskip("torch")
 
@@ -22,7 +22,7 @@ model: {kind: unit, num_layers: 2, forward: 1 ms, backward: 2 ms, parameters: 10
 training: {global_batch_size: 8}
 network: {transport: gloo}
 """
-COMMAND = [sys.executable, "-c", "from scenarios.commands.command_line import main; main()"]
+COMMAND = [sys.executable, "-c", "from clustersim.scenarios.commands.command_line import main; main()"]
 
 
 @pytest.fixture(autouse=True)

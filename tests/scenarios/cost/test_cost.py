@@ -2,10 +2,10 @@
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from scenarios.cost.accounts import accounts, equivalents
-from scenarios.cost.cost import PowerByState, regions
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.cost.accounts import accounts, equivalents
+from clustersim.scenarios.cost.cost import PowerByState, regions
 
 HELLO = {"training.samples": 320_000, "cost.gpu_hour": 3.0}
 

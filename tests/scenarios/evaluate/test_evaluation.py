@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from scenarios.evaluate import comparisons
-from scenarios.evaluate.accuracy import page, rows_page
-from scenarios.evaluate.errors_by_source import SourceErrors, group, headline
-from scenarios.evaluate.evaluation import Evaluation, error_statistics, evaluate
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.evaluate import comparisons
+from clustersim.scenarios.evaluate.accuracy import page, rows_page
+from clustersim.scenarios.evaluate.errors_by_source import SourceErrors, group, headline
+from clustersim.scenarios.evaluate.evaluation import Evaluation, error_statistics, evaluate
+from clustersim.simulator.reading.errors import ScenarioError
 
 # four layers of 1 + 2 s on each of two GPUs: 12 s a micro-batch, or 24 s for two
 SCENARIO = """\
@@ -38,7 +38,7 @@ variants:
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # no line of progress, however slow the machine is
-    monkeypatch.setattr("scenarios.commands.progress.Due.wait", lambda now: 1e6)
+    monkeypatch.setattr("clustersim.scenarios.commands.progress.Due.wait", lambda now: 1e6)
     Path("toy.yaml").write_text(SCENARIO)
 
 

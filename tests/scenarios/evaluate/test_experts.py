@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.build.built import BuiltScenario
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.build.built import BuiltScenario
 
 MIXTRAL = pytest.param("Mixtral", marks=pytest.mark.exhaustive)
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.evaluate.evaluation import Comparison
-from scenarios.evaluate.prediction_intervals import calibration, contents, coverage, known_runs, shortest
-from scenarios.results.expectations import Outcome
-from scenarios.results.interval import CLASSES, FILE, LEVEL, Conditions, Intervals, Known, Limits, alike
-from simulator.reading.yaml_and_json import read
+from clustersim.scenarios.evaluate.evaluation import Comparison
+from clustersim.scenarios.evaluate.prediction_intervals import calibration, contents, coverage, known_runs, shortest
+from clustersim.scenarios.results.expectations import Outcome
+from clustersim.scenarios.results.interval import CLASSES, FILE, LEVEL, Conditions, Intervals, Known, Limits, alike
+from clustersim.simulator.reading.yaml_and_json import read
 
 LARGE = Conditions("megatron", "transformer", "Ampere", 512, 1e-3)
 SMALL = Conditions("ddp", "convolutional", "Volta", 1, 1e-5)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.evaluate.layers_and_products import layer_classes
-from scenarios.results.expectations import Outcome, held
-from scenarios.specification.loading import SHIPPED, named_files, shipped
-from simulator.hardware.kernel import matmul
-from simulator.reading.yaml_and_json import read
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.evaluate.layers_and_products import layer_classes
+from clustersim.scenarios.results.expectations import Outcome, held
+from clustersim.scenarios.specification.loading import SHIPPED, named_files, shipped
+from clustersim.simulator.hardware.kernel import matmul
+from clustersim.simulator.reading.yaml_and_json import read
 from tests.samples import sample
 
 PUBLISHED = SHIPPED / "published"
@@ -137,7 +137,7 @@ def test_each_row_of_a_measured_table_has_its_source_and_licence(name: str) -> N
 @pytest.mark.exhaustive
 def test_the_schema_takes_every_published_scenario() -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
-    from scenarios.commands.schema import for_editors
+    from clustersim.scenarios.commands.schema import for_editors
 
     schema = for_editors()
     for name in shipped("published"):

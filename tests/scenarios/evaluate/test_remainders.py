@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from scenarios.results.expectations import is_duration
-from scenarios.results.step_report import received
-from scenarios.scenario import Scenario
-from workloads.host_time import tensors_by_stage
+from clustersim.scenarios.results.expectations import is_duration
+from clustersim.scenarios.results.step_report import received
+from clustersim.scenarios.scenario import Scenario
+from clustersim.workloads.host_time import tensors_by_stage
 
 LARGEST = 0.05
 """Share of a measured step."""

@@ -12,12 +12,12 @@ from statistics import median
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.evaluate.validation import ReplayOptions, Validation, validate
-from scenarios.specification.loading import shipped
-from simulator.replay import testbed
-from simulator.replay.comparison import relative_error
-from simulator.replay.network_namespaces import unavailable_reason
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.evaluate.validation import ReplayOptions, Validation, validate
+from clustersim.scenarios.specification.loading import shipped
+from clustersim.simulator.replay import testbed
+from clustersim.simulator.replay.comparison import relative_error
+from clustersim.simulator.replay.network_namespaces import unavailable_reason
 from tests.samples import sample
 from tests.simulator.replay.benches import ROUNDS
 

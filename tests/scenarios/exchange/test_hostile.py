@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scenarios.exchange.importer import Options, imported
-from scenarios.exchange.shell_commands import commands
-from scenarios.exchange.source_file import parsed
-from simulator.reading.errors import SimulatorError
+from clustersim.scenarios.exchange.importer import Options, imported
+from clustersim.scenarios.exchange.shell_commands import commands
+from clustersim.scenarios.exchange.source_file import parsed
+from clustersim.simulator.reading.errors import SimulatorError
 from tests.scenarios.exchange.formats.configurations import MODELS
 from tests.scenarios.exchange.formats.test_programs import (
     ACCELERATE,

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from scenarios.exchange.export import exporter, write
-from scenarios.exchange.importer import Options, imported
-from scenarios.scenario import Scenario
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.exchange.export import exporter, write
+from clustersim.scenarios.exchange.importer import Options, imported
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
 
 OFFLOADS = [
     (2, {"optimizer": "host", "gradients": "host"}),

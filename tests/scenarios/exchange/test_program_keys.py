@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios.exchange import megatron_keys as megatron
-from scenarios.exchange import torchtitan_keys as torchtitan
-from scenarios.exchange.export import exporter
-from scenarios.exchange.facts import RUN
-from scenarios.exchange.formats._megatron_arguments import Arguments
-from scenarios.exchange.formats.torchtitan import TorchtitanSettings
-from scenarios.exchange.importer import Options, imported
-from scenarios.exchange.program_keys import Flag, Key, Number, Whole, argument, setting
-from scenarios.exchange.source_file import parsed
-from scenarios.scenario import Scenario
+from clustersim.scenarios.exchange import megatron_keys as megatron
+from clustersim.scenarios.exchange import torchtitan_keys as torchtitan
+from clustersim.scenarios.exchange.export import exporter
+from clustersim.scenarios.exchange.facts import RUN
+from clustersim.scenarios.exchange.formats._megatron_arguments import Arguments
+from clustersim.scenarios.exchange.formats.torchtitan import TorchtitanSettings
+from clustersim.scenarios.exchange.importer import Options, imported
+from clustersim.scenarios.exchange.program_keys import Flag, Key, Number, Whole, argument, setting
+from clustersim.scenarios.exchange.source_file import parsed
+from clustersim.scenarios.scenario import Scenario
 
 
 def values(key: Key) -> st.SearchStrategy[Any]:

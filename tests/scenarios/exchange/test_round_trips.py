@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scenarios.exchange.export import exporter, write
-from scenarios.exchange.importer import Imported, Options, imported
-from scenarios.scenario import Scenario
+from clustersim.scenarios.exchange.export import exporter, write
+from clustersim.scenarios.exchange.importer import Imported, Options, imported
+from clustersim.scenarios.scenario import Scenario
 from tests.scenarios.exchange.formats.configurations import MODELS
 from tests.scenarios.exchange.formats.test_programs import GPT3, LLAMA3
 from tests.scenarios.exchange.formats.test_programs import write as written

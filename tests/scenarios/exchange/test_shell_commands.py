@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from scenarios.exchange.shell_commands import commands
+from clustersim.scenarios.exchange.shell_commands import commands
 
 SCRIPTS = {
     "chosen": "S=16B\nif [ $S = 671B ]; then\n  H=7168\nelif [ $S = 236B ]; then\n  H=5120\nelse\n  H=2048\nfi\n",

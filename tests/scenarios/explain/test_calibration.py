@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from scenarios.exchange.export import write
-from scenarios.exchange.exporting.kineto import kineto
-from scenarios.explain.run import run_of
-from simulator.reading.yaml_and_json import read
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.exchange.export import write
+from clustersim.scenarios.exchange.exporting.kineto import kineto
+from clustersim.scenarios.explain.run import run_of
+from clustersim.simulator.reading.yaml_and_json import read
 
 TRACES = Path(__file__).parent / "traces"
 

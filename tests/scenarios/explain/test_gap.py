@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from scenarios.exchange.export import write
-from scenarios.exchange.exporting.kineto import kineto
-from scenarios.explain.changes import suggestions
-from scenarios.explain.gap import compared
-from scenarios.explain.run import run_of
-from simulator.reading.errors import TraceError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.exchange.export import write
+from clustersim.scenarios.exchange.exporting.kineto import kineto
+from clustersim.scenarios.explain.changes import suggestions
+from clustersim.scenarios.explain.gap import compared
+from clustersim.scenarios.explain.run import run_of
+from clustersim.simulator.reading.errors import TraceError
 
 FAULTS = {
     "late_rank": {"simulation.stragglers": [{"rank": 2, "slowdown": 1.3}]},

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.explain.communications import with_waits
-from scenarios.explain.lateness import Late, Noise
-from scenarios.explain.pieces_of_work import Call, Piece
-from scenarios.explain.rank_trace import RankTrace, Step
-from scenarios.explain.report import run_report
-from scenarios.explain.run import Run, run_of
+from clustersim.scenarios.explain.communications import with_waits
+from clustersim.scenarios.explain.lateness import Late, Noise
+from clustersim.scenarios.explain.pieces_of_work import Call, Piece
+from clustersim.scenarios.explain.rank_trace import RankTrace, Step
+from clustersim.scenarios.explain.report import run_report
+from clustersim.scenarios.explain.run import Run, run_of
 
 TRACES = Path(__file__).parent / "traces"
 RANKS, STEPS, LAYERS, OP = 4, 3, 10, 5e-3

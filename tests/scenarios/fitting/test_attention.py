@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scenarios.fitting.attention import START, Attention, calibration, landed, read_attention, shipped
-from scenarios.specification.loading import SHIPPED
-from simulator.hardware.accelerator import Software
-from simulator.hardware.kernel import Kernel
-from simulator.reading.errors import CalibrationError
-from simulator.reading.yaml_and_json import read
-from topologies.catalogue import GPUS, device
+from clustersim.scenarios.fitting.attention import START, Attention, calibration, landed, read_attention, shipped
+from clustersim.scenarios.specification.loading import SHIPPED
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.topologies.catalogue import GPUS, device
 
 SAMPLE = SHIPPED / "published" / "attention.csv"
 STORED = read(SHIPPED / "fitting" / "attention.yaml").data

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.commands.command_line import run
-from scenarios.fitting.left_out import refits
-from scenarios.fitting.provenance import (
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.fitting.left_out import refits
+from clustersim.scenarios.fitting.provenance import (
     CONSTANTS_FILE,
     NCCL,
     ROOT,
@@ -23,11 +23,11 @@ from scenarios.fitting.provenance import (
     sources,
     value_at,
 )
-from scenarios.fitting.published_runs import PUBLICATIONS
-from scenarios.specification.loading import SHIPPED, shipped
-from simulator.reading.lookup import names
-from simulator.reading.yaml_and_json import read
-from workloads.software_stack import aliases, described
+from clustersim.scenarios.fitting.published_runs import PUBLICATIONS
+from clustersim.scenarios.specification.loading import SHIPPED, shipped
+from clustersim.simulator.reading.lookup import names
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.workloads.software_stack import aliases, described
 
 FITS = read(CONSTANTS_FILE).data["fits"]
 PLACES = {one.at for one in constants()}
@@ -58,18 +58,18 @@ def catalogued() -> Iterator[tuple[str, str]]:
         for path in sorted((SHIPPED.parent / "topologies" / folder).glob("*.yaml")):
             for key, text in read(path).data.get("sources", {}).items():
                 if key not in NO_CONSTANT:
-                    yield f"topologies.{folder}.{path.stem}:{key}", text
+                    yield f"clustersim.topologies.{folder}.{path.stem}:{key}", text
 
 
 def stacks() -> Iterator[tuple[str, str]]:
     """Yield (place, text of its source) of each key of a software stack that its source tells apart."""
-    for name in [*names("workloads.software"), *aliases()]:
+    for name in [*names("clustersim.workloads.software"), *aliases()]:
         data = described(name).data
         for part in data["source"].split(";"):
             keys, colon, text = part.strip().partition(":")
             for key in keys.split(",") if colon else ():
                 if key.strip() in data:
-                    yield f"workloads.software.{name}:{key.strip()}", text
+                    yield f"clustersim.workloads.software.{name}:{key.strip()}", text
 
 
 def test_every_constant_whose_source_names_a_data_set_is_in_the_table() -> None:
@@ -134,8 +134,10 @@ def test_the_command_prints_the_table(capsys: pytest.CaptureFixture[str]) -> Non
     assert run(["show", "constants"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{len(constants())} constants are informed by ")
-    assert re.search(r"topologies.gpus.a100_80gb:matmul_efficiency +0\.\d+ +\d+% +fit a100", out)
-    assert re.search(r"workloads.software.nanotron:keep_gathered +True +by hand +ultrascale_playbook_runs", out)
+    assert re.search(r"clustersim.topologies.gpus.a100_80gb:matmul_efficiency +0\.\d+ +\d+% +fit a100", out)
+    assert re.search(
+        r"clustersim.workloads.software.nanotron:keep_gathered +True +by hand +ultrascale_playbook_runs", out
+    )
     assert run(["show", "constants", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {one["constant"] for one in told} == PLACES

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from scenarios.fitting.fit_report import cross_validated
-from scenarios.fitting.robust_fit import Parameter, Row, least_squares
-from simulator.reading.errors import CalibrationError
+from clustersim.scenarios.fitting.fit_report import cross_validated
+from clustersim.scenarios.fitting.robust_fit import Parameter, Row, least_squares
+from clustersim.simulator.reading.errors import CalibrationError
 
 LATENCY = Parameter("latency", 1e-6, 1e-7, 1e-3, "s", "of each message")
 BANDWIDTH = Parameter("bandwidth", 1e9, 1e8, 1e12, "bytes/s", "of the wire")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.fitting import left_out
-from scenarios.fitting.left_out import Refit, fits_without, gpus_without, refit_of, refits
-from scenarios.fitting.nccl import transport_entries
-from scenarios.fitting.provenance import fitted_to
-from scenarios.fitting.robust_fit import Parameter, Row
-from scenarios.scenario import Scenario
-from simulator.reading.yaml_and_json import read, yaml_text
+from clustersim.scenarios.fitting import left_out
+from clustersim.scenarios.fitting.left_out import Refit, fits_without, gpus_without, refit_of, refits
+from clustersim.scenarios.fitting.nccl import transport_entries
+from clustersim.scenarios.fitting.provenance import fitted_to
+from clustersim.scenarios.fitting.robust_fit import Parameter, Row
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.yaml_and_json import read, yaml_text
 
 GPT = {
     "version": 1,
@@ -44,10 +44,10 @@ def test_stored_fits_have_all_parameters_of_the_shipped_ones() -> None:
 def test_factors_change_the_gpu_and_the_stack_of_a_run_and_nothing_else() -> None:
     run = Scenario.model_validate(GPT)
     factors = {
-        "topologies.gpus.a100_80gb:matmul_efficiency": 0.5,
-        "topologies.gpus.h100:matmul_efficiency": 0.1,
-        "workloads.software.megatron:launch": 2.0,
-        "workloads.software.ddp:launch": 9.0,
+        "clustersim.topologies.gpus.a100_80gb:matmul_efficiency": 0.5,
+        "clustersim.topologies.gpus.h100:matmul_efficiency": 0.1,
+        "clustersim.workloads.software.megatron:launch": 2.0,
+        "clustersim.workloads.software.ddp:launch": 9.0,
     }
     other = Refit(factors).applied(run)
     gpu, changed = (one.cluster().accelerator(one.derived.devices[0]) for one in (run, other))
@@ -59,7 +59,7 @@ def test_factors_change_the_gpu_and_the_stack_of_a_run_and_nothing_else() -> Non
 
 
 def test_a_fit_of_nccl_is_taken_by_the_version_that_knows_the_gpus(tmp_path: Path) -> None:
-    from scenarios.fitting.nccl_tests import PARAMETERS
+    from clustersim.scenarios.fitting.nccl_tests import PARAMETERS
 
     values = {one.name: one.start for one in PARAMETERS}
     path = tmp_path / "nccl.yaml"
@@ -123,7 +123,7 @@ def test_a_parameter_that_no_other_source_informs_has_its_start() -> None:
 
 def test_refit_writes_what_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fits that give the shipped values all factors are 1, but for one parameter that doubles."""
-    from scenarios.fitting.nccl_tests import PARAMETERS
+    from clustersim.scenarios.fitting.nccl_tests import PARAMETERS
 
     def fitted(job: tuple[str, ...]) -> dict[str, float]:
         if job[0] == left_out.NCCL:
@@ -143,7 +143,9 @@ def test_refit_writes_what_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
         assert sorted(paths) == sorted(tmp_path.iterdir())
         assert set(refits()) == fitted_to()
         far = {place: factor for place, factor in refits()["vtrain"].factors.items() if abs(factor - 1) > 1e-9}
-        assert far == pytest.approx({f"topologies.gpus.a100_{size}gb:memory_efficiency": 2.0 for size in (40, 80)})
+        assert far == pytest.approx(
+            {f"clustersim.topologies.gpus.a100_{size}gb:memory_efficiency": 2.0 for size in (40, 80)}
+        )
         assert refits()["vtrain"].transport == tmp_path / "vtrain_nccl.yaml"
         assert not refits()["vtrain"].without_gpu
         path = tmp_path / "aiconfigurator_nccl_b200.yaml"

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scenarios.calibrate.table_fit import fit
-from scenarios.commands.command_line import run
-from scenarios.fitting.nccl_tests import PARAMETERS, predicted, rows, stages, values_of
-from scenarios.fitting.robust_fit import HUBER, Row
-from simulator.network.library.calibration_file import loaded
-from simulator.network.library.nccl import nccl
-from simulator.reading.errors import CalibrationError
-from simulator.replay.calibration.robust_regression import NORMAL_MAD
+from clustersim.scenarios.calibrate.table_fit import fit
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.fitting.nccl_tests import PARAMETERS, predicted, rows, stages, values_of
+from clustersim.scenarios.fitting.robust_fit import HUBER, Row
+from clustersim.simulator.network.library.calibration_file import loaded
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.replay.calibration.robust_regression import NORMAL_MAD
 
 PUBLISHED = Path(__file__).parents[3] / "scenarios/published"
 TABLES = ("nccl_allreduce_one_node", "nccl_measured", "nccl_8xH100_allreduce", "nccl_one_node")

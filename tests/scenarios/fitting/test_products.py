@@ -9,8 +9,8 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from scenarios.calibrate.table_fit import fit
-from scenarios.fitting.products import (
+from clustersim.scenarios.calibrate.table_fit import fit
+from clustersim.scenarios.fitting.products import (
     IN_STEPS,
     QUANTITIES,
     ProductFit,
@@ -22,12 +22,12 @@ from scenarios.fitting.products import (
     read_products,
     shipped,
 )
-from scenarios.results.uncertainty import of_products
-from scenarios.specification.loading import SHIPPED
-from simulator.hardware.kernel import matmul
-from simulator.reading.errors import CalibrationError
-from simulator.reading.yaml_and_json import read
-from topologies.catalogue import GPUS, device
+from clustersim.scenarios.results.uncertainty import of_products
+from clustersim.scenarios.specification.loading import SHIPPED
+from clustersim.simulator.hardware.kernel import matmul
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.topologies.catalogue import GPUS, device
 
 SAMPLE = SHIPPED / "published" / "products.csv"
 STORED = read(SHIPPED / "fitting" / "products.yaml").data

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.calibrate.table_fit import fit
-from scenarios.fitting import gpus, published_runs
-from scenarios.fitting import gpus as profiles
-from scenarios.fitting.gpus import A100_PARAMETERS, V100_PARAMETERS
-from scenarios.fitting.published_runs import Rerun, landed
-from simulator.reading.errors import CalibrationError
-from simulator.reading.yaml_and_json import read
-from topologies.catalogue import GPUS, device
-from workloads.software_stack import specification
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.calibrate.table_fit import fit
+from clustersim.scenarios.fitting import gpus, published_runs
+from clustersim.scenarios.fitting import gpus as profiles
+from clustersim.scenarios.fitting.gpus import A100_PARAMETERS, V100_PARAMETERS
+from clustersim.scenarios.fitting.published_runs import Rerun, landed
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.topologies.catalogue import GPUS, device
+from clustersim.workloads.software_stack import specification
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 PUBLISHED = Path(__file__).parents[3] / "scenarios/published"
@@ -120,7 +120,7 @@ def test_rows_on_v100_determine_its_products_and_nothing_of_the_stacks():
 
 
 def test_a_value_lands_under_its_key():
-    assert landed(A100_PARAMETERS, {"fsdp.load": 0.5}, "workloads.software.fsdp") == {"load": 0.5}
+    assert landed(A100_PARAMETERS, {"fsdp.load": 0.5}, "clustersim.workloads.software.fsdp") == {"load": 0.5}
 
 
 def test_a_file_that_nobody_reads_is_told(tmp_path):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.commands.command_line import run
+from clustersim.scenarios.commands.command_line import run
 
 pytest.importorskip("plotly", reason="pages need plotly, which is not installed")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.report.parts import Lane
-from scenarios.report.timeline import merged, within
+from clustersim.scenarios.report.parts import Lane
+from clustersim.scenarios.report.timeline import merged, within
 
 SPANS = st.lists(
     st.tuples(st.floats(0.0, 1.0), st.floats(1e-6, 1.0), st.integers(0, 3)), min_size=1, max_size=60

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from plotly.graph_objects import Figure
 
-import scenarios
-from scenarios.commands.command_line import run
-from scenarios.report import page
-from scenarios.report.found import Given
-from scenarios.report.page import encoded
-from scenarios.report.parts import Chart, Gantt, Text
-from scenarios.report.timeline import timeline_section
-from scenarios.scenario import Scenario
+from clustersim import scenarios
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.report import page
+from clustersim.scenarios.report.found import Given
+from clustersim.scenarios.report.page import encoded
+from clustersim.scenarios.report.parts import Chart, Gantt, Text
+from clustersim.scenarios.report.timeline import timeline_section
+from clustersim.scenarios.scenario import Scenario
 
 pytest.importorskip("plotly", reason="pages need plotly, which is not installed")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scenarios.results.step_report import large_constants
-from scenarios.scenario import Scenario
-from simulator.hardware.accelerator import OPERATOR_SECONDS
+from clustersim.scenarios.results.step_report import large_constants
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.hardware.accelerator import OPERATOR_SECONDS
 
 
 def gpt(**changes):

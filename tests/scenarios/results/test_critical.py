@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from simulator.engine import simulate
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.simulator.engine import simulate
 
 
 @pytest.fixture(autouse=True)

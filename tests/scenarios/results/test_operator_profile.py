@@ -5,14 +5,14 @@ import re
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run as command
-from scenarios.results.activation_map import activations_chart, axes_of, most_activations
-from scenarios.results.operator_profile import profile, saved_bytes, summary
-from simulator.analysis import memory
-from simulator.reading.errors import ScenarioError
-from workloads.architectures.shape import Shape
-from workloads.architectures.transformer import transformer
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run as command
+from clustersim.scenarios.results.activation_map import activations_chart, axes_of, most_activations
+from clustersim.scenarios.results.operator_profile import profile, saved_bytes, summary
+from clustersim.simulator.analysis import memory
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.transformer import transformer
 
 S, B, H, A = 512, 8, 768, 12
 

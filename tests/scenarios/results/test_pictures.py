@@ -9,19 +9,19 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from scenarios import Scenario
-from scenarios.campaign import drawing
-from scenarios.campaign.campaign import run as campaign_run
-from scenarios.campaign.report import report
-from simulator.charts.collective_steps import messages, rounds_of
-from simulator.charts.network import IDLE, edge_colour
-from simulator.charts.pipeline import box_lengths
-from simulator.charts.rows import MOST_GIVEN, shown
-from simulator.charts.sweep import SweepPoint, SweepSeries, sweep_chart
-from simulator.charts.topology_layout import Edge
-from simulator.network.collectives import ring, tree
-from simulator.network.step import Group
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.campaign import drawing
+from clustersim.scenarios.campaign.campaign import run as campaign_run
+from clustersim.scenarios.campaign.report import report
+from clustersim.simulator.charts.collective_steps import messages, rounds_of
+from clustersim.simulator.charts.network import IDLE, edge_colour
+from clustersim.simulator.charts.pipeline import box_lengths
+from clustersim.simulator.charts.rows import MOST_GIVEN, shown
+from clustersim.simulator.charts.sweep import SweepPoint, SweepSeries, sweep_chart
+from clustersim.simulator.charts.topology_layout import Edge
+from clustersim.simulator.network.collectives import ring, tree
+from clustersim.simulator.network.step import Group
+from clustersim.simulator.reading.errors import ScenarioError
 
 
 def unit(micro_batches: int, **training: Any) -> Scenario:

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scenarios import Result, Scenario
-from scenarios.commands.command_line import run
-from scenarios.results.run_folder import CHARTS
-from simulator import SimulatorError
+from clustersim import Result, Scenario, SimulatorError
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.results.run_folder import CHARTS
 
 VARIED = {"variants": {"small": {"training.global_batch_size": 64}, "large": {"training.global_batch_size": 128}}}
 

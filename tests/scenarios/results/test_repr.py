@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.results.result import LONGEST_LINE
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.results.result import LONGEST_LINE
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.build.description import model_title
-from simulator.charts import text_report
-from simulator.reading.units import show_long
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.build.description import model_title
+from clustersim.simulator.charts import text_report
+from clustersim.simulator.reading.units import show_long
 
 
 def test_rounding_is_no_bubble() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.results.efficiency import bubble
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.results.efficiency import bubble
 
 
 def unit(stages: int, micro_batches: int, backward: str = "2 s", **pipeline: Any) -> Scenario:

@@ -3,11 +3,18 @@
 import re
 from dataclasses import replace
 
-from scenarios import Scenario
-from scenarios.results.interval import shipped as intervals
-from scenarios.results.uncertainty import MEMORY_BOUND, Beyond, Uncertainty, calibrated_range, joined, outside
-from simulator.hardware.kernel import matmul, memory_bound
-from simulator.schedule.ops import Compute
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.results.interval import shipped as intervals
+from clustersim.scenarios.results.uncertainty import (
+    MEMORY_BOUND,
+    Beyond,
+    Uncertainty,
+    calibrated_range,
+    joined,
+    outside,
+)
+from clustersim.simulator.hardware.kernel import matmul, memory_bound
+from clustersim.simulator.schedule.ops import Compute
 
 GPT = {"num_layers": 2, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 1024, "vocab_size": 51200}
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from scenarios.commands.command_line import run
-from scenarios.run import dask_cluster
-from scenarios.run import dask_cluster as versions
-from scenarios.run.execution import execute
-from scenarios.run.processes import Failure
-from simulator.reading.errors import ExecutionError
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.run import dask_cluster
+from clustersim.scenarios.run import dask_cluster as versions
+from clustersim.scenarios.run.execution import execute
+from clustersim.scenarios.run.processes import Failure
+from clustersim.simulator.reading.errors import ExecutionError
 
 distributed = pytest.importorskip("distributed")
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.run.execution import execute
-from scenarios.run.processes import Failure, outcome
-from simulator.reading.errors import DeadlockError, ExecutionError, ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.run.execution import execute
+from clustersim.scenarios.run.processes import Failure, outcome
+from clustersim.simulator.reading.errors import DeadlockError, ExecutionError, ScenarioError
 
 ROOT = Path(__file__).parents[3]
 
@@ -84,7 +84,9 @@ def test_closing_ends_the_processes() -> None:
 
 
 def test_a_script_is_not_executed_again_in_each_process(tmp_path: Path) -> None:
-    script = "from scenarios.run.execution import execute\nprint(sorted(execute([(abs, -1), (abs, -2)], 2)))\n"
+    script = (
+        "from clustersim.scenarios.run.execution import execute\nprint(sorted(execute([(abs, -1), (abs, -2)], 2)))\n"
+    )
     path = tmp_path / "script.py"
     path.write_text(script)
     for arguments, text in (([str(path)], ""), (["-"], script)):

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from scenarios.results.expectations import flat
-from scenarios.run.sweep import Sweep
-from scenarios.run.sweep_report import dimension, less_is_better
-from scenarios.run.sweep_table import Axis, Row, of_mapping, of_options, points, scalars
-from simulator.reading.errors import ScenarioError, SimulatorError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.results.expectations import flat
+from clustersim.scenarios.run.sweep import Sweep
+from clustersim.scenarios.run.sweep_report import dimension, less_is_better
+from clustersim.scenarios.run.sweep_table import Axis, Row, of_mapping, of_options, points, scalars
+from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
 
 BATCH, GPUS, PP = "training.global_batch_size", "cluster.gpus", "parallelism.pp"
 

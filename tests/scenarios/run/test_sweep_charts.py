@@ -8,11 +8,11 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from scenarios.run.sweep import Sweep
-from scenarios.run.sweep_chart import Plot
-from scenarios.run.sweep_table import Axis, Row
-from simulator.charts.sweep import Cell, HeatMap, heat_map_chart
-from simulator.reading.errors import SimulatorError
+from clustersim.scenarios.run.sweep import Sweep
+from clustersim.scenarios.run.sweep_chart import Plot
+from clustersim.scenarios.run.sweep_table import Axis, Row
+from clustersim.simulator.charts.sweep import Cell, HeatMap, heat_map_chart
+from clustersim.simulator.reading.errors import SimulatorError
 
 TP, MICRO, BANDWIDTH = "parallelism.tp", "training.micro_batch_size", "cluster.bandwidth"
 
@@ -34,7 +34,7 @@ def grid() -> Sweep:
 @pytest.fixture(name="drawn")
 def _drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     figures: list[Figure] = []
-    monkeypatch.setattr("simulator.charts.save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr("clustersim.simulator.charts.figures.save", lambda figure, path: figures.append(figure))
     return figures
 
 

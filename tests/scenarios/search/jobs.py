@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from scenarios import Scenario
+from clustersim.scenarios import Scenario
 
 SMALL_MODEL = {
     "num_layers": 4,

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from scenarios.search.parallelism_advice import Ladder, advice, figure
-from scenarios.search.planner import Planner
-from scenarios.specification.loading import shipped
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.search.parallelism_advice import Ladder, advice, figure
+from clustersim.scenarios.search.planner import Planner
+from clustersim.scenarios.specification.loading import shipped
+from clustersim.simulator.reading.errors import ScenarioError
 from tests.workloads.parallelism.zero_states import zero_state_bytes
 
 

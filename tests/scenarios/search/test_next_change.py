@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from scenarios.results.step_numbers import StepNumbers
-from scenarios.search import simulated_changes as module
-from scenarios.search.simulated_changes import next_change
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.scenarios.search import simulated_changes as module
+from clustersim.scenarios.search.simulated_changes import next_change
 
 
 def unit(layers: int, micro_batches: int = 8, **parallelism: Any) -> Scenario:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from scenarios.build.built import BuiltScenario
-from scenarios.scenario import Scenario
-from scenarios.search.estimate.estimator import Estimator
-from scenarios.search.estimate.lower_bounds import least_bytes, least_seconds
-from scenarios.search.planner import Planner
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.search.estimate.estimator import Estimator
+from clustersim.scenarios.search.estimate.lower_bounds import least_bytes, least_seconds
+from clustersim.scenarios.search.planner import Planner
 
 
 def job(**search: object) -> Scenario:

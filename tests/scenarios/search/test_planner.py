@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.alternatives.candidate import Candidate
-from scenarios.search import candidate_evaluation
-from scenarios.search.planner import Frontier, Judged, Planner
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.alternatives.candidate import Candidate
+from clustersim.scenarios.search import candidate_evaluation
+from clustersim.scenarios.search.planner import Frontier, Judged, Planner
+from clustersim.simulator.reading.errors import ScenarioError
 from tests.scenarios.search.jobs import job, random_job
 
 SMALL: dict[str, Any] = {

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from scenarios.build.memory_need import of_capacity
-from scenarios.search.answer import Answer, answer
-from scenarios.search.planner import Planner
-from scenarios.search.ranking import rank
-from scenarios.search.reasons import relative
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.build.memory_need import of_capacity
+from clustersim.scenarios.search.answer import Answer, answer
+from clustersim.scenarios.search.planner import Planner
+from clustersim.scenarios.search.ranking import rank
+from clustersim.scenarios.search.reasons import relative
+from clustersim.simulator.reading.errors import ScenarioError
 from tests.scenarios.search.jobs import job
 
 SEARCH: dict[str, Any] = {

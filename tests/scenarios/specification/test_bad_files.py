@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.commands.command_line import run
+from clustersim.scenarios.commands.command_line import run
 
 Links = list[tuple[int, int]]
 

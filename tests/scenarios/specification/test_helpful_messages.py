@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.commands.command_line import run
-from scenarios.commands.terminal import broken
-from scenarios.scenario import Scenario
-from scenarios.specification import loading
-from simulator.reading.quantities import COUNTED
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.commands.terminal import broken
+from clustersim.scenarios.scenario import Scenario
+from clustersim.scenarios.specification import loading
+from clustersim.simulator.reading.quantities import COUNTED
 
 TRANSFORMER = """\
 version: 1

@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 import pytest
 
-from scenarios.commands.schema import for_editors
-from scenarios.specification.json_schema import field_docstrings, json_schema, with_descriptions
-from simulator.reading.quantities import Section, Time
-from workloads.architectures.model_keys import ALIASES
+from clustersim.scenarios.commands.schema import for_editors
+from clustersim.scenarios.specification.json_schema import field_docstrings, json_schema, with_descriptions
+from clustersim.simulator.reading.quantities import Section, Time
+from clustersim.workloads.architectures.model_keys import ALIASES
 
 
 def properties(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

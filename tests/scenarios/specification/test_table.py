@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.commands.command_line import run
-from scenarios.results.expectations import held
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.results.expectations import held
+from clustersim.simulator.reading.errors import ScenarioError
 
 SCENARIO = """\
 version: 1

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
 
 
 def run(precision: str, model: str = "gpt2", gpu: str = "a100_80gb", **training: Any) -> dict[str, Any]:

@@ -5,16 +5,16 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from simulator.analysis.timeline import Timeline
-from simulator.engine.simulate import simulate
-from simulator.hardware.kernel import measured
-from simulator.schedule.check import check
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Compute, Delay, Op, Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.uniform_and_tree import uniform
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute, Delay, Op, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
 
 SECONDS = st.sampled_from([0.0, 1.0, 1.0, 2.5])
 SIZES = (2, 2)

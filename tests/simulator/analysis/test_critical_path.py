@@ -8,22 +8,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.analysis.critical_path import CriticalPath, critical_path
-from simulator.analysis.intervals import ONE_INSTANT
-from simulator.engine.interface.variation import Variation
-from simulator.engine.simulate import simulate
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.kernel import measured
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Compute, Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.critical_path import CriticalPath, critical_path
+from clustersim.simulator.analysis.intervals import ONE_INSTANT
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
 from tests.simulator.analysis.random_schedules import ENGINES, run, schedules
 from tests.simulator.conftest import pipeline
 from tests.simulator.engine.folding.test_folding import FABRICS, JITTER, cluster_of, trained
 from tests.simulator.engine.folding.test_folding import schedules as contended
-from topologies.uniform_and_tree import uniform
 
 UNHURRIED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.analysis.critical_path import critical_path
-from simulator.analysis.critical_path_tables import lines, tables
-from simulator.analysis.slack import slack
-from simulator.analysis.timeline import Timeline
-from simulator.engine.interface.variation import Variation
-from simulator.engine.simulate import simulate
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.critical_path import critical_path
+from clustersim.simulator.analysis.critical_path_tables import lines, tables
+from clustersim.simulator.analysis.slack import slack
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
 from tests.simulator.analysis.test_critical_path import data_parallel
 from tests.simulator.conftest import pipeline
-from topologies.uniform_and_tree import uniform
 
 
 def printed(timeline: Timeline) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analysis.intervals import ONE_INSTANT, snapped
+from clustersim.simulator.analysis.intervals import ONE_INSTANT, snapped
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(-3, 3)), min_size=1, max_size=40))

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analysis.intervals import averages, partition
+from clustersim.simulator.analysis.intervals import averages, partition
 
 KINDS, END = 3, 12
 interval = st.tuples(st.integers(-2, END + 2), st.integers(0, 6), st.integers(0, KINDS - 1))

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analysis import memory
-from simulator.analysis.timeline import Columns, Timeline
-from simulator.hardware.kernel import measured
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis import memory
+from clustersim.simulator.analysis.timeline import Columns, Timeline
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 from tests.simulator.conftest import crossbar
 
 

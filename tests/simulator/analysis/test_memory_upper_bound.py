@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analysis.memory_upper_bound import held_at_most
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.pipeline_order import PLACEHOLDER_TEXT
-from simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.analysis.memory_upper_bound import held_at_most
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER_TEXT
+from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
 
 BYTES = st.dictionaries(st.sampled_from(["activations", "buffers", "host.optimizer"]), st.integers(0, 9).map(float))
 

@@ -3,14 +3,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from simulator.analysis import metrics
-from simulator.analysis.timeline import Columns, Timeline
-from simulator.hardware.kernel import Kernel, measured
-from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.ops import Collective, Compute, Copy, Delay, Op
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis import metrics
+from clustersim.simulator.analysis.timeline import Columns, Timeline
+from clustersim.simulator.hardware.kernel import Kernel, measured
+from clustersim.simulator.schedule.mesh import Axis, Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Op
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 
 def compute(name: str, phase: str | None, flops: float = 0.0) -> Compute:

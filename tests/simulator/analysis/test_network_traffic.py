@@ -4,15 +4,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.analysis import network_traffic
-from simulator.analysis.timeline import Timeline
-from simulator.engine.simulate import simulate
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.uniform_and_tree import uniform
+from clustersim.simulator.analysis import network_traffic
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
 
 
 def test_use_over_time_integrates_to_what_the_links_carried(ddp: Callable[[int], Timeline]) -> None:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from simulator.analysis import metrics
-from simulator.analysis.intervals import partition
-from simulator.analysis.operator_times import BOUNDS, _rows, _seconds, _weights, operator_times
-from simulator.analysis.timeline import Columns
-from simulator.hardware.accelerator import Accelerator, Software, smooth_maximum
-from simulator.hardware.kernel import Kernel, Operation, matmul, measured, memory_bound
-from simulator.reading.errors import ScheduleError, SimulatorError
-from simulator.schedule.ops import Compute
+from clustersim.scenarios import Scenario
+from clustersim.simulator.analysis import metrics
+from clustersim.simulator.analysis.intervals import partition
+from clustersim.simulator.analysis.operator_times import BOUNDS, _rows, _seconds, _weights, operator_times
+from clustersim.simulator.analysis.timeline import Columns
+from clustersim.simulator.hardware.accelerator import Accelerator, Software, smooth_maximum
+from clustersim.simulator.hardware.kernel import Kernel, Operation, matmul, measured, memory_bound
+from clustersim.simulator.reading.errors import ScheduleError, SimulatorError
+from clustersim.simulator.schedule.ops import Compute
 
 PUBLISHED = Path(__file__).parents[3] / "scenarios" / "published"
 GPU = Accelerator("gpu", 100e12, 1e12, 80e9, sms=100)

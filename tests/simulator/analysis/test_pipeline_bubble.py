@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from scenarios.results import efficiency
-from scenarios.results.step_numbers import StepNumbers
-from simulator.analysis.pipeline_bubble import Bubble, explained
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.results import efficiency
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.simulator.analysis.pipeline_bubble import Bubble, explained
 
 
 def unit(stages: int, micro_batches: int, schedule: str, layers: list[int] | None = None, **network: Any) -> Scenario:

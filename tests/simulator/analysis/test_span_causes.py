@@ -6,21 +6,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simulator.analysis.intervals import ONE_INSTANT
-from simulator.analysis.span_causes import Causes, Place
-from simulator.analysis.timeline import NO_COMMUNICATION, Columns, Timeline
-from simulator.engine.interface.variation import Variation
-from simulator.engine.simulate import simulate
-from simulator.hardware.kernel import measured
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Compute, Recv, Send
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.intervals import ONE_INSTANT
+from clustersim.simulator.analysis.span_causes import Causes, Place
+from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns, Timeline
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Compute, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
 from tests.simulator.analysis.random_schedules import ENGINES, run, schedules
 from tests.simulator.engine.folding.test_folding import FABRICS, cluster_of
 from tests.simulator.engine.folding.test_folding import schedules as contended
-from topologies.uniform_and_tree import uniform
 
 Key = tuple[int, int, int]
 """Rank, step and op."""

@@ -6,15 +6,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from scenarios import Scenario
-from simulator.analysis.timeline import NO_COMMUNICATION, NO_MICRO_BATCH, Columns, Timeline, micro_batches, op_names
-from simulator.hardware.kernel import measured
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Compute
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.scenarios import Scenario
+from clustersim.simulator.analysis.timeline import (
+    NO_COMMUNICATION,
+    NO_MICRO_BATCH,
+    Columns,
+    Timeline,
+    micro_batches,
+    op_names,
+)
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Compute
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 ROWS = [(4, 1, 2.0, 2.0, 2.5), (3, 1, 0.5, 1.0, 2.0)]
 FIELDS = [[3, 4], [1, 1], [0.5, 2.0], [1.0, 2.0], [2.0, 2.5], [NO_COMMUNICATION] * 2]

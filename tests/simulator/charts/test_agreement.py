@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator.charts.agreement import agreement_chart, draw_agreement, scaling_chart
-from simulator.reading.errors import SimulatorError
+from clustersim.simulator.charts.agreement import agreement_chart, draw_agreement, scaling_chart
+from clustersim.simulator.reading.errors import SimulatorError
 
 GROUPS = {f"group {number}": [(1.0, 1.1), (10.0 * number, 8.0 * number)] for number in range(1, 30)}
 

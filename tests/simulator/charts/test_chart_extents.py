@@ -10,16 +10,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from simulator.analysis import memory
-from simulator.analysis.timeline import Timeline
-from simulator.charts.bars import breakdown_bars
-from simulator.charts.gantt import timeline_chart, variants_chart
-from simulator.charts.memory import Held, memory_chart, states_chart
-from simulator.charts.rank_groups import groups
-from simulator.charts.sweep import Cell, HeatMap, SweepPoint, SweepSeries, heat_map_chart, sweep_chart
-from simulator.hardware.kernel import measured
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.ops import Compute
+from clustersim.simulator.analysis import memory
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts.bars import breakdown_bars
+from clustersim.simulator.charts.gantt import timeline_chart, variants_chart
+from clustersim.simulator.charts.memory import Held, memory_chart, states_chart
+from clustersim.simulator.charts.rank_groups import groups
+from clustersim.simulator.charts.sweep import Cell, HeatMap, SweepPoint, SweepSeries, heat_map_chart, sweep_chart
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.ops import Compute
 from tests.simulator.conftest import crossbar, data_parallel, pipeline, played
 
 

@@ -6,15 +6,15 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from simulator.analysis.timeline import Timeline
-from simulator.charts.critical_path import MOST_ROWS, critical_chart
-from simulator.charts.figures import draw
-from simulator.engine.interface.variation import Variation
-from simulator.engine.simulate import simulate
-from simulator.reading.errors import SimulatorError
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts.critical_path import MOST_ROWS, critical_chart
+from clustersim.simulator.charts.figures import draw
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.topologies.uniform_and_tree import uniform
 from tests.simulator.analysis.test_critical_path import data_parallel
 from tests.simulator.conftest import pipeline
-from topologies.uniform_and_tree import uniform
 
 
 def gpipe(stages: int, micro_batches: int) -> Timeline:

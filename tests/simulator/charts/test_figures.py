@@ -10,18 +10,18 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
-from simulator.analysis import memory, metrics
-from simulator.analysis.timeline import Columns, Timeline
-from simulator.charts import canvas, figures
-from simulator.charts.memory import memory_chart
-from simulator.charts.palette import PHASE_PAINTS, axis_paint
-from simulator.hardware.kernel import measured
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Compute
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis import memory, metrics
+from clustersim.simulator.analysis.timeline import Columns, Timeline
+from clustersim.simulator.charts import canvas, figures
+from clustersim.simulator.charts.memory import memory_chart
+from clustersim.simulator.charts.palette import PHASE_PAINTS, axis_paint
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 from tests.simulator.conftest import crossbar, data_parallel, played
 
 
@@ -230,11 +230,12 @@ def test_what_cannot_be_drawn_is_told(ddp: Callable[[int], Timeline], tmp_path: 
 
 def test_only_plot_loads_matplotlib_and_never_pyplot() -> None:
     program = (
-        "import sys; from simulator.analysis import memory, metrics, pipeline, report\n"
-        "from simulator.analysis import network_traffic as traffic\n"
-        "from simulator.traces import perfetto_and_chrome as trace\n"
+        "import sys; from clustersim.simulator.analysis import memory, metrics\n"
+        "from clustersim.simulator.charts import pipeline, text_report\n"
+        "from clustersim.simulator.analysis import network_traffic as traffic\n"
+        "from clustersim.simulator.traces import perfetto_and_chrome as trace\n"
         "assert 'matplotlib' not in sys.modules and 'perfetto' not in sys.modules\n"
-        "from simulator.charts import figures as plot\n"
+        "from clustersim.simulator.charts import figures as plot\n"
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

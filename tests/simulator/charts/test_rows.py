@@ -4,15 +4,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.analysis.timeline import Columns, Timeline
-from simulator.charts.palette import COPY, WAIT, axis_paint, in_order, paint_of
-from simulator.charts.pipeline import pipeline_ranks, pipeline_rows, stretches
-from simulator.charts.rows import MOST_ROWS, Row, Shown, chosen, rows, shown, shown_window
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.timeline import Columns, Timeline
+from clustersim.simulator.charts.palette import COPY, WAIT, axis_paint, in_order, paint_of
+from clustersim.simulator.charts.pipeline import pipeline_ranks, pipeline_rows, stretches
+from clustersim.simulator.charts.rows import MOST_ROWS, Row, Shown, chosen, rows, shown, shown_window
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 
 def seconds(row: Row) -> dict[str, float]:

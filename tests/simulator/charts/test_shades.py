@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analysis.timeline import Floats
-from simulator.charts.palette import COPY, PHASE_PAINTS, WAIT, Paint
-from simulator.charts.rows import Boxes
-from simulator.charts.shades import Drawn, Shades, colours, drawn, merged
+from clustersim.simulator.analysis.timeline import Floats
+from clustersim.simulator.charts.palette import COPY, PHASE_PAINTS, WAIT, Paint
+from clustersim.simulator.charts.rows import Boxes
+from clustersim.simulator.charts.shades import Drawn, Shades, colours, drawn, merged
 
 F, B = PHASE_PAINTS["F"], PHASE_PAINTS["B"]
 COLUMNS = 50

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analysis import memory, metrics
-from simulator.analysis.timeline import Timeline
-from simulator.charts import text_report
-from simulator.reading import plain_text
+from clustersim.simulator.analysis import memory, metrics
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts import text_report
+from clustersim.simulator.reading import plain_text
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=8), st.integers(1, 120))

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from scenarios import Scenario
-from simulator.analysis import network_traffic
-from simulator.analysis.timeline import Timeline
-from simulator.charts import figures
-from simulator.charts.network import topology_chart
-from simulator.charts.topology_layout import SERVERS, TopologyPicture, topology
-from simulator.reading.errors import SimulatorError
+from clustersim.scenarios import Scenario
+from clustersim.simulator.analysis import network_traffic
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.charts import figures
+from clustersim.simulator.charts.network import topology_chart
+from clustersim.simulator.charts.topology_layout import SERVERS, TopologyPicture, topology
+from clustersim.simulator.reading.errors import SimulatorError
 from tests.simulator.conftest import data_parallel, played
 
 

@@ -6,12 +6,15 @@ import sys
 
 import pytest
 
-from scenarios.scenario import Scenario
-from simulator.engine import choice, simulate
-from simulator.engine.choice import COMPILED_FIRST_FROM, COMPILED_FROM, choose
-from simulator.reading.errors import SimulatorError
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.engine import choice, simulate
+from clustersim.simulator.engine.choice import COMPILED_FIRST_FROM, COMPILED_FROM, choose
+from clustersim.simulator.reading.errors import SimulatorError
 
-BLOCKED = "import sys; sys.modules['numba'] = None; from scenarios.commands.command_line import main; sys.argv[0] = 'clustersim'; main()"
+BLOCKED = (
+    "import sys; sys.modules['numba'] = None; "
+    "from clustersim.scenarios.commands.command_line import main; sys.argv[0] = 'clustersim'; main()"
+)
 """The command line where numba is not installed."""
 
 TWICE = ("run", "--json", "hello", "hello")
@@ -52,7 +55,7 @@ def test_an_engine_that_was_never_compiled_is_compiled_when_simpy_would_take_as_
 
 def test_a_small_simulation_imports_no_numba():
     code = (
-        "import sys; from scenarios import Scenario; "
+        "import sys; from clustersim.scenarios import Scenario; "
         f"Scenario.load('hello', {{'training.steps': {COMPILED_FROM // 52 - 1}}}).run().summary(); "
         "print('numba' in sys.modules)"
     )

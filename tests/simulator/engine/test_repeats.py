@@ -4,20 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.run.running import communicator, variation
-from simulator.engine import repeats
-from simulator.engine.interface.variation import Variation
-from simulator.engine.simulate import Simulation, packed
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.ideal import ideal
-from simulator.reading.errors import DeadlockError
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.uniform_and_tree import uniform
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.run.running import communicator, variation
+from clustersim.simulator.engine import repeats
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.simulate import Simulation, packed
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.ideal import ideal
+from clustersim.simulator.reading.errors import DeadlockError
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
 
 JITTER, SPREAD = {"simulation.jitter": 0.1}, {"simulation.spread": 0.1}
 CASES = {

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from scenarios import Scenario
-from scenarios.run.running import communicator, variation
-from simulator.analysis import memory, metrics, network_traffic
-from simulator.engine.simulate import Simulation
-from simulator.reading.errors import SimulatorError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.run.running import communicator, variation
+from clustersim.simulator.analysis import memory, metrics, network_traffic
+from clustersim.simulator.engine.simulate import Simulation
+from clustersim.simulator.reading.errors import SimulatorError
 
 JITTER = {"simulation.jitter": 0.1}
 CASES = [

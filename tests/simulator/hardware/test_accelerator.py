@@ -7,9 +7,9 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from simulator.hardware.accelerator import Accelerator, Software
-from simulator.hardware.kernel import Kernel, matmul, measured, memory_bound
-from topologies import cluster
+from clustersim.simulator.hardware.accelerator import Accelerator, Software
+from clustersim.simulator.hardware.kernel import Kernel, matmul, measured, memory_bound
+from clustersim.topologies import cluster
 
 GPU = Accelerator(
     peak_flops=100e12, memory_bandwidth=1e12, sms=100, matmul_efficiency=0.8, memory_efficiency=0.5,

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.links import Link
-from simulator.hardware.topology import Numbered
-from simulator.reading.errors import ClusterError
-from topologies import cluster as named
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.hardware.topology import Numbered
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.topologies import cluster as named
 
 SLOW, FAST = Accelerator("slow"), Accelerator("fast")
 KINDS = st.sampled_from(["gpu", "gpu", "host", "nic", "switch"])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.hardware.hashing import IN_CACHE, firsts, hashed, mixed, sorted_once
+from clustersim.simulator.hardware.hashing import IN_CACHE, firsts, hashed, mixed, sorted_once
 
 NUMBERS = st.lists(st.integers(0, 2**63 - 1))
 

@@ -8,9 +8,9 @@ from math import ceil
 import numpy as np
 import pytest
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.kernel import grouped_matmul, matmul
-from simulator.hardware.matrix_products import (
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.kernel import grouped_matmul, matmul
+from clustersim.simulator.hardware.matrix_products import (
     SPLIT_DEPTH,
     SPLITS,
     TILES,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.network.step import Step
+from clustersim.simulator.network.step import Step
 
 HOPS = st.lists(st.tuples(st.floats(0, 10), st.floats(0.01, 10)), min_size=2, max_size=8)
 """Latency and seconds of bytes by hop."""

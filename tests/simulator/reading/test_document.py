@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.reading.document import Document, Position, merged, replaced
-from simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.document import Document, Position, merged, replaced
+from clustersim.simulator.reading.errors import ScenarioError
 
 LEAVES = st.integers() | st.sampled_from(["x", "y"]) | st.lists(st.integers(), max_size=2)
 TREES = st.recursive(LEAVES, lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3), max_leaves=8)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.reading.errors import SimulatorError
-from simulator.reading.files import UnreadableFile, read_rows, read_text, write_text, written
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.files import UnreadableFile, read_rows, read_text, write_text, written
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator.reading.validation import Fault
-from simulator.reading.yaml_and_json import parse_json, shown_at
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.reading.yaml_and_json import parse_json, shown_at
 
 
 def test_data() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from simulator.reading.plain_text import joined, name_fault, printable, text_fault
+from clustersim.simulator.reading.plain_text import joined, name_fault, printable, text_fault
 
 
 @given(some.text(some.characters(), max_size=30))

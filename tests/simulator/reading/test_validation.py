@@ -6,10 +6,21 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from simulator.reading.document import Document
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import Amount, Bandwidth, Count, Flag, Fraction, Power, Rate, Section, Size, Time
-from simulator.reading.validation import Fault, validated
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import (
+    Amount,
+    Bandwidth,
+    Count,
+    Flag,
+    Fraction,
+    Power,
+    Rate,
+    Section,
+    Size,
+    Time,
+)
+from clustersim.simulator.reading.validation import Fault, validated
 
 
 class Ring(Section):

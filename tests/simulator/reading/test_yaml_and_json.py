@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from simulator.reading.document import Document
-from simulator.reading.yaml_and_json import read, read_value
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.yaml_and_json import read, read_value
 
 
 def document(tmp_path: Path, text: str) -> Document:

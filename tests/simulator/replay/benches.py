@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from simulator.analysis.timeline import Timeline
-from simulator.engine.interface.pricing import durations
-from simulator.engine.simulate import simulate
-from simulator.hardware.cluster import Cluster
-from simulator.network.transport import Transport
-from simulator.replay import testbed
-from simulator.replay.comparison import relative_error
-from simulator.replay.replay import replay
-from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.ops import Collective
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.interface.pricing import durations
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.replay import testbed
+from clustersim.simulator.replay.comparison import relative_error
+from clustersim.simulator.replay.replay import replay
+from clustersim.simulator.schedule.mesh import Axis, Mesh
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 Case = tuple[str, float, str]
 """Kind, bytes, algorithm of a collective."""

@@ -13,18 +13,18 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from simulator.engine.simulate import simulate
-from simulator.network.library.gloo import gloo
-from simulator.schedule.ops import Collective
-from simulator.schedule.schedule import Schedule
-from topologies.uniform_and_tree import tree
-from workloads.architectures.timed_models import UnitLayer
-from workloads.memory.compute import compute
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS, ParameterTensor
-from workloads.parallelism._parallelism import TrainingStep
-from workloads.parallelism.ddp import DistributedDataParallel
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.network.library.gloo import gloo
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import tree
+from clustersim.workloads.architectures.timed_models import UnitLayer
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor
+from clustersim.workloads.parallelism._parallelism import TrainingStep
+from clustersim.workloads.parallelism.ddp import DistributedDataParallel
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 SHAPES: tuple[tuple[int, ...], ...] = ((384, 256), (256,), (256, 512))
 """Parameter tensors in order of registration: two matrices and a vector, one bucket of torch."""

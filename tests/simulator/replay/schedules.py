@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios import Scenario
-from simulator.reading.lookup import names
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.lookup import names
 
 UNIT = {
     "kind": "unit",
@@ -61,6 +61,9 @@ KINDS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "tp, sequence parallel": (2, {"tp": 2, "sequence_parallel": True}, GPT),
     "tp, overlapped": (2, {"tp": 2, "sequence_parallel": True, "tp_overlap": True}, GPT),
     "3-D": (8, THREE_D, GPT),
-    **{f"pipeline {order}": (2, {"pp": 2, "schedule": order}, UNIT) for order in names("workloads.pipelines")},
+    **{
+        f"pipeline {order}": (2, {"pp": 2, "schedule": order}, UNIT)
+        for order in names("clustersim.workloads.pipelines")
+    },
 }
 """By name: GPUs, parallelism, model."""

@@ -4,13 +4,19 @@ from math import inf
 
 import pytest
 
-from simulator.hardware.kernel import measured
-from simulator.replay.buffers import available_bytes, fitting_scale, longest_buffers, required_elements, total_bytes
-from simulator.replay.replay import scaled
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import COLLECTIVES, Collective, Compute, Copy, Recv, Send
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.replay.buffers import (
+    available_bytes,
+    fitting_scale,
+    longest_buffers,
+    required_elements,
+    total_bytes,
+)
+from clustersim.simulator.replay.replay import scaled
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import COLLECTIVES, Collective, Compute, Copy, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 
 def collective(kind, algorithm="auto", nbytes=40.0):

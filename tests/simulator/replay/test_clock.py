@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.replay.clock import now, offset, quickest, sleep_until
+from clustersim.simulator.replay.clock import now, offset, quickest, sleep_until
 
 SECONDS = st.floats(0.0, 1.0)
 

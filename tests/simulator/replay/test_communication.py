@@ -2,11 +2,11 @@
 
 import pytest
 
-from simulator.replay.launch import launch
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.replay.launch import launch
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 torch = pytest.importorskip("torch")
 
@@ -15,9 +15,9 @@ RANKS, ROOT = 3, 1
 
 def executed(member, op):
     """Each rank's sink and source after *op*. Rank r sends r + 1 plus the place of each element's part."""
-    from simulator.replay.buffers import Buffers, required_elements
-    from simulator.replay.communication import Communication
-    from simulator.replay.rendezvous import rendezvous_of
+    from clustersim.simulator.replay.buffers import Buffers, required_elements
+    from clustersim.simulator.replay.communication import Communication
+    from clustersim.simulator.replay.rendezvous import rendezvous_of
 
     schedule = Schedule(Mesh.regular({"dp": RANKS}), (Program("rank", (op,)),), (0,) * RANKS)
     communication = Communication(schedule, member)

@@ -4,15 +4,15 @@ from math import isnan
 
 import pytest
 
-from scenarios.run.running import simulated
-from simulator.analysis.timeline import Columns, Timeline
-from simulator.hardware.kernel import measured
-from simulator.replay import comparison
-from simulator.replay.comparison import OpTime, Swap
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Compute
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.scenarios.run.running import simulated
+from clustersim.simulator.analysis.timeline import Columns, Timeline
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.replay import comparison
+from clustersim.simulator.replay.comparison import OpTime, Swap
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 from tests.simulator.replay.schedules import KINDS, scenario
 
 OPS = (

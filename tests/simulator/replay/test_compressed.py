@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.replay import testbed
-from simulator.replay.network_namespaces import unavailable_reason
+from clustersim.simulator.replay import testbed
+from clustersim.simulator.replay.network_namespaces import unavailable_reason
 from tests.simulator.replay.compressed import COMPRESSION, DENSITY, FIRST, GROUP, RANK, STAR, Step, simulated, train
 
 pytest.importorskip("torch")
@@ -28,7 +28,7 @@ OF_A_COLLECTIVE = 6000
 @pytest.fixture(scope="module")
 def steps() -> dict[str, list[list[Step]]]:
     """By hook, the steps of each rank."""
-    from simulator.replay.launch import launch
+    from clustersim.simulator.replay.launch import launch
 
     with testbed.build(STAR, STAR.gpus) as built:
         results = launch(train, [(tuple(COMPRESSION), STEPS)] * RANKS, places=built.places, timeout=120.0)

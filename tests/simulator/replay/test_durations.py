@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from scenarios import Scenario
-from scenarios.evaluate.validation import modelled
-from scenarios.run.running import simulated
-from simulator.schedule.ops import Compute
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.evaluate.validation import modelled
+from clustersim.scenarios.run.running import simulated
+from clustersim.simulator.schedule.ops import Compute
 from tests.simulator.replay.schedules import KINDS, scenario
 
 VARIED = {"jitter": 0.2, "seed": 3, "stragglers": [{"rank": 1, "slowdown": 1.5}]}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.reading.errors import ReplayError
-from simulator.replay.launch import launch
-from simulator.replay.rank_process import Place
+from clustersim.simulator.reading.errors import ReplayError
+from clustersim.simulator.replay.launch import launch
+from clustersim.simulator.replay.rank_process import Place
 
 torch = pytest.importorskip("torch")
 

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from simulator.replay.buffers import members
-from simulator.replay.rendezvous import CollectiveRendezvous, Message, channels, pairs, rendezvous_of, tags
-from simulator.schedule.ops import Collective, Recv, Send
+from clustersim.simulator.replay.buffers import members
+from clustersim.simulator.replay.rendezvous import CollectiveRendezvous, Message, channels, pairs, rendezvous_of, tags
+from clustersim.simulator.schedule.ops import Collective, Recv, Send
 from tests.simulator.replay.schedules import KINDS, scenario
 
 

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from scenarios.evaluate.validation import modelled
-from scenarios.run.running import simulated
-from simulator.hardware.kernel import Kernel, matmul, measured, memory_bound
-from simulator.replay import comparison
-from simulator.replay.replay import BrokenReplayError, replay, scaled
-from simulator.replay.replay import measured as timeline_of
-from simulator.schedule.check import check
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Compute, Copy, Recv, Send
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.scenarios.evaluate.validation import modelled
+from clustersim.scenarios.run.running import simulated
+from clustersim.simulator.hardware.kernel import Kernel, matmul, measured, memory_bound
+from clustersim.simulator.replay import comparison
+from clustersim.simulator.replay.replay import BrokenReplayError, replay, scaled
+from clustersim.simulator.replay.replay import measured as timeline_of
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 from tests.simulator.replay.benches import shortest
 from tests.simulator.replay.schedules import KINDS, scenario
 
@@ -107,7 +107,7 @@ def test_steps_are_repeated():
 
 
 def test_messages_meet_by_action_in_whatever_order_they_are_received():
-    from simulator.schedule.pipeline_order import Action
+    from clustersim.simulator.schedule.pipeline_order import Action
 
     one, two = Action("F", 0, 1), Action("F", 0, 2)
     sends = [

@@ -13,15 +13,15 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-import topologies
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.links import Link
-from simulator.reading.errors import ClusterError
-from simulator.replay import network_namespaces, testbed
-from simulator.replay.testbed import shape, switch_tree
+from clustersim import topologies
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.replay import network_namespaces, testbed
+from clustersim.simulator.replay.testbed import shape, switch_tree
+from clustersim.topologies.uniform_and_tree import tree, uniform
 from tests.simulator.replay.benches import shortest
-from topologies.uniform_and_tree import tree, uniform
 
 reason = network_namespaces.unavailable_reason()
 real = [pytest.mark.testbed, pytest.mark.skipif(reason is not None, reason=f"no testbed: {reason}")]
@@ -212,8 +212,8 @@ ROOT = Path(__file__).parents[3]
 
 RUN_TESTBED = """
 import time
-from simulator.replay import testbed
-from topologies.uniform_and_tree import uniform
+from clustersim.simulator.replay import testbed
+from clustersim.topologies.uniform_and_tree import uniform
 with testbed.build(uniform(2, 1e7, 0.0), ["gpu 0", "gpu 1"]):
     print("ready", flush=True)
     time.sleep(600)

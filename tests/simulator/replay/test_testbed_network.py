@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.gloo import gloo
-from simulator.network.transport import GroupProperties, Transport
-from simulator.replay import testbed
-from simulator.replay.network_namespaces import unavailable_reason
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.gloo import gloo
+from clustersim.simulator.network.transport import GroupProperties, Transport
+from clustersim.simulator.replay import testbed
+from clustersim.simulator.replay.network_namespaces import unavailable_reason
+from clustersim.topologies.uniform_and_tree import tree
 from tests.simulator.replay.benches import ROUNDS, Case, Row, bench
-from topologies.uniform_and_tree import tree
 
 pytest.importorskip("torch")
 reason = unavailable_reason()
@@ -39,10 +39,10 @@ def calibrated() -> Transport:
     Each time is the minimum of several rounds: all tests of this file use this calibration, so one sweep beside other
     work on the machine would make all their simulated times too long.
     """
-    from simulator.replay.calibration.measure_communication import measure
-    from simulator.replay.calibration.measurements import SEND, Measurement, Sweep
-    from simulator.replay.calibration.transport_fit import calibrate
-    from simulator.replay.launch import launch
+    from clustersim.simulator.replay.calibration.measure_communication import measure
+    from clustersim.simulator.replay.calibration.measurements import SEND, Measurement, Sweep
+    from clustersim.simulator.replay.calibration.transport_fit import calibrate
+    from clustersim.simulator.replay.launch import launch
 
     devices = STAR.gpus[:2]
     sweep = Sweep(sizes=(8, 1000, 500_000, 1_000_000, 2_000_000), kinds=(SEND,), budget=8.0)

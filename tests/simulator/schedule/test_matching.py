@@ -5,13 +5,13 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.hardware.kernel import measured
-from simulator.schedule.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Compute, Copy, Delay, Recv, Send
-from simulator.schedule.pipeline_order import PLACEHOLDER, Action
-from simulator.schedule.program import Block, Program, TemplatedOps
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.schedule.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
+from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.schedule import Schedule
 
 STREAMS = st.sampled_from(["compute", "other"])
 AXES = st.sampled_from(["tp", "pp"])

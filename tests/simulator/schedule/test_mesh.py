@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.mesh import Axis, Layout, Mesh
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.mesh import Axis, Layout, Mesh
 
 sizes = st.dictionaries(st.sampled_from(["tp", "dp", "pp", "cp"]), st.integers(1, 4), min_size=1)
 

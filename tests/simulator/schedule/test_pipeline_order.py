@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.pipeline_order import PHASES, Action, Order
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.pipeline_order import PHASES, Action, Order
 
 actions = st.builds(Action, st.sampled_from(sorted(PHASES)), st.integers(0, 99), st.none() | st.integers(0, 999))
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.schedule.ops import Collective, Compute
-from simulator.schedule.pipeline_order import PLACEHOLDER, Action
-from simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
+from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
 
 FORWARD = (
     Compute(name="0F□.a", action=Action("F", 0, PLACEHOLDER), layer="a", kernels=()),

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.hardware.kernel import measured
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.check import check
-from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.ops import Collective, Compute, Delay, Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.mesh import Axis, Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute, Delay, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 
 F0, B0 = Action("F", 0, 0), Action("B", 0, 0)
 

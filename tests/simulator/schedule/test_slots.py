@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator.reading.errors import DeadlockError, ScheduleError
-from simulator.schedule.pipeline_order import Action, Order, bubble_fraction, in_flight, slots
+from clustersim.simulator.reading.errors import DeadlockError, ScheduleError
+from clustersim.simulator.schedule.pipeline_order import Action, Order, bubble_fraction, in_flight, slots
 
 PIPELINE = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
-from simulator.analysis.critical_path import critical_path
-from simulator.analysis.timeline import Timeline
-from simulator.engine.simulate import simulate
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.ops import Recv, Send
-from simulator.traces import perfetto_and_chrome
+from clustersim.simulator.analysis.critical_path import critical_path
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.ops import Recv, Send
+from clustersim.simulator.traces import perfetto_and_chrome
+from clustersim.topologies.uniform_and_tree import uniform
 from tests.simulator.conftest import pipeline
-from topologies.uniform_and_tree import uniform
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.analysis.timeline import TABLE, Columns, Timeline
-from simulator.hardware.kernel import measured
-from simulator.reading.errors import SimulatorError
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Compute
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from simulator.traces import span_table
+from clustersim.simulator.analysis.timeline import TABLE, Columns, Timeline
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Compute
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.traces import span_table
 
 
 def rows_of(text: str) -> list[dict[str, str]]:

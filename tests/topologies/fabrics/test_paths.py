@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.hardware.links import Link
-from simulator.reading.errors import ClusterError
-from topologies.cluster_section import specification
-from topologies.fabrics.dragonfly import dragonfly
-from topologies.fabrics.fat_tree import fat_tree
-from topologies.fabrics.rail import rail
-from topologies.fabrics.torus import torus
-from topologies.wiring.network import Network, Ports, Routing
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.topologies.cluster_section import specification
+from clustersim.topologies.fabrics.dragonfly import dragonfly
+from clustersim.topologies.fabrics.fat_tree import fat_tree
+from clustersim.topologies.fabrics.rail import rail
+from clustersim.topologies.fabrics.torus import torus
+from clustersim.topologies.wiring.network import Network, Ports, Routing
 
 LINK = Link("ib_hdr", 25e9, 1e-6)
 few = settings(max_examples=30, deadline=None)

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.cluster import Cluster
-from simulator.hardware.links import Link
-from simulator.reading.errors import ScenarioError
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.topologies import cluster
+from clustersim.topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
+from clustersim.topologies.nodes.infinity_fabric import DOUBLE as TWO
+from clustersim.topologies.nodes.infinity_fabric import PACKAGE
+from clustersim.topologies.nodes.infinity_fabric import SINGLE as ONE
+from clustersim.topologies.wiring.server import Server, spread
 from tests.nodes import V100
-from topologies import cluster
-from topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
-from topologies.nodes.infinity_fabric import DOUBLE as TWO
-from topologies.nodes.infinity_fabric import PACKAGE
-from topologies.nodes.infinity_fabric import SINGLE as ONE
-from topologies.wiring.server import Server, spread
 
 # nvidia-smi topo -m of DGX-1 with V100: how many NVLinks join GPU i and j
 DGX1 = """

@@ -7,11 +7,11 @@ from itertools import pairwise, product
 import networkx as nx
 import pytest
 
-from simulator.hardware.links import Link
-from simulator.reading.errors import ClusterError
+from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.reading.errors import ClusterError
+from clustersim.topologies.node_and_fabric import NodeSection
+from clustersim.topologies.wiring.server import PCIE, Wiring
 from tests.topologies.test_assembly import SERVERS
-from topologies.node_and_fabric import NodeSection
-from topologies.wiring.server import PCIE, Wiring
 
 
 def drawn(wiring: Wiring) -> nx.DiGraph[str]:

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from workloads.architectures.shape import Shape
-from workloads.architectures.transformer import Transformer, transformer, transformer_operators
-from workloads.operators.model import Model, OperatorLayer
-from workloads.operators.operator import Operator
-from workloads.operators.sharded import ShardedOperator
-from workloads.parallelism.tensor import sharded
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.transformer import Transformer, transformer, transformer_operators
+from clustersim.workloads.operators.model import Model, OperatorLayer
+from clustersim.workloads.operators.operator import Operator
+from clustersim.workloads.operators.sharded import ShardedOperator
+from clustersim.workloads.parallelism.tensor import sharded
 
 H, A, S = 1024, 16, 512
 

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from simulator.hardware.kernel import Kernel
-from simulator.reading.errors import ScenarioError
-from workloads.architectures.convolutional import ConvolutionalBuilder
-from workloads.architectures.specification import model
-from workloads.operators.convolution import Convolution, Image
-from workloads.operators.linear import Linear
-from workloads.operators.model import OperatorLayer
+from clustersim.scenarios import Scenario
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.convolutional import ConvolutionalBuilder
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.operators.convolution import Convolution, Image
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.model import OperatorLayer
 
 # parameters and GMAC: torchvision.models, table of pre-trained weights; millions of outputs of convolutions and
 # linear layers: timm's benchmark-infer tables, "infer_macts" at 224 x 224

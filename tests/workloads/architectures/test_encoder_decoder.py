@@ -5,14 +5,14 @@ from math import prod
 
 import pytest
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.ops import Collective, Send
-from workloads.architectures.encoder_decoder import encoder_decoder
-from workloads.architectures.shape import Shape
-from workloads.architectures.specification import model
-from workloads.operators.stages import stages_of
-from workloads.parallelism.tensor import sharded
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.ops import Collective, Send
+from clustersim.workloads.architectures.encoder_decoder import encoder_decoder
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.parallelism.tensor import sharded
 
 COUNTS = {  # totals of the weights on Hugging Face, of the repositories that the files name
     "t5_small": 60_506_624,

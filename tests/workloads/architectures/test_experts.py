@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from scenarios import Scenario
+from clustersim.scenarios import Scenario
 
 
 def test_bytes_of_the_exchanges_of_switch() -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.scenario import Scenario
-from simulator.reading.errors import ScenarioError
-from workloads.architectures.model_keys import ALIASES
-from workloads.architectures.specification import TransformerSpecification, specification
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.model_keys import ALIASES
+from clustersim.workloads.architectures.specification import TransformerSpecification, specification
 
 OURS = """\
 version: 1

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from scenarios.scenario import Scenario
-from simulator.reading.document import Document
-from simulator.reading.errors import ScenarioError
-from simulator.reading.yaml_and_json import read
-from workloads.architectures.huggingface_config import model_section
-from workloads.architectures.specification import model
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.workloads.architectures.huggingface_config import model_section
+from clustersim.workloads.architectures.specification import model
 
 
 def llama(layers: int, hidden: int, heads: int, groups: int, ffn: int, vocabulary: int, **more: Any) -> dict[str, Any]:

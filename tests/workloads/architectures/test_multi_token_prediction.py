@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
-from workloads.architectures.multi_token_prediction import next_tokens
-from workloads.architectures.shape import Shape
-from workloads.architectures.transformer import transformer
-from workloads.operators.stages import stages_of
-from workloads.parallelism.tensor import sharded
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.multi_token_prediction import next_tokens
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.parallelism.tensor import sharded
 
 SHAPE = Shape(
     4,

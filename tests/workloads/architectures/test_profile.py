@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.reading.errors import ScenarioError
-from workloads.architectures.timed_models import profile
-from workloads.operators.model import Model
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.timed_models import profile
+from clustersim.workloads.operators.model import Model
 
-MEASURED = Path(__file__).parents[2] / "scenarios/published/layer_profiles_v100.csv"
+MEASURED = Path(__file__).parents[3] / "scenarios/published/layer_profiles_v100.csv"
 HEADER = "model,node,op,forward_ms,backward_ms,activation_bytes,parameter_bytes,preds\n"
 SMALL = (
     "net,node10,Linear,3,6,30,400,node9;node2\n"

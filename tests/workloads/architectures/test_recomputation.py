@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
-from workloads.architectures.specification import model
-from workloads.architectures.transformer import Transformer
-from workloads.operators.model import OperatorLayer
-from workloads.operators.operator_names import Rule
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.transformer import Transformer
+from clustersim.workloads.operators.model import OperatorLayer
+from clustersim.workloads.operators.operator_names import Rule
 
 S, H, F, Q, K = 4096, 4096, 14336, 4096, 1024
 """Llama 3 8B at 4,096 tokens: hidden and feed-forward features, those of queries, and of keys."""

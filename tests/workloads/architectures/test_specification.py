@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from simulator.hardware.kernel import BYTES
-from simulator.reading.errors import ScenarioError
-from simulator.reading.lookup import UnknownName, names
-from simulator.reading.quantities import Section
-from simulator.reading.validation import validated
-from simulator.reading.yaml_and_json import read
-from workloads.architectures.specification import ModelSpecification, model, specification
-from workloads.operators.model import Model
-from workloads.software_stack import aliases, software
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.lookup import UnknownName, names
+from clustersim.simulator.reading.quantities import Section
+from clustersim.simulator.reading.validation import validated
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.workloads.architectures.specification import ModelSpecification, model, specification
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.software_stack import aliases, software
 
 
 class Holder(Section):
@@ -29,7 +29,7 @@ SIZES = "num_layers: 2, hidden_size: 96, num_attention_heads: 12, seq_length: 8,
 
 
 def test_every_model_of_the_catalogue_loads_and_names_its_source() -> None:
-    for name in names("workloads.models"):
+    for name in names("clustersim.workloads.models"):
         made = specification(name)
         assert made.source
         assert made.description
@@ -38,7 +38,7 @@ def test_every_model_of_the_catalogue_loads_and_names_its_source() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_model_of_the_catalogue_has_work_in_every_layer(precision: str) -> None:
-    for name in names("workloads.models"):
+    for name in names("clustersim.workloads.models"):
         made = model(name, precision)
         assert made.precision == precision
         assert all(layer.forward(1) and layer.backward(1) for layer in made.layers)
@@ -118,7 +118,7 @@ def test_an_unknown_model_is_answered_with_the_nearest_first() -> None:
     with pytest.raises(UnknownName) as error:
         model("gpt3")
     assert error.value.names[0] in ("gpt3_175b", "gpt2")
-    assert set(error.value.names) == set(names("workloads.models"))
+    assert set(error.value.names) == set(names("clustersim.workloads.models"))
 
 
 def test_software_stacks() -> None:
@@ -127,7 +127,7 @@ def test_software_stacks() -> None:
     fused = {*asynchronous, "megatron_2021", "megatron_deepspeed", "megatron_deepspeed_2021"}
     fused |= {"ddp_compile", "fsdp_compile", "alpa", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
     fused |= {"internlm", "megatron_early_2021", "torchtune", "deepspeed", "megatron_core_2025"}
-    stacks = {name: software(name) for name in (*names("workloads.software"), *aliases())}
+    stacks = {name: software(name) for name in (*names("clustersim.workloads.software"), *aliases())}
     unfused = {
         "ddp",
         "ddp_sdpa",

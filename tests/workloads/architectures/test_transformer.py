@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.hardware.kernel import Kernel
-from simulator.reading.errors import ScenarioError
-from workloads.architectures.shape import Shape
-from workloads.architectures.specification import model
-from workloads.architectures.transformer import Transformer, transformer, transformer_operators
-from workloads.operators.attentions.core_attention import CoreAttention, FlashAttention
-from workloads.operators.model import Layer, OperatorLayer
-from workloads.operators.sharded import WHOLE, Cut
-from workloads.parallelism.tensor import sharded
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.transformer import Transformer, transformer, transformer_operators
+from clustersim.workloads.operators.attentions.core_attention import CoreAttention, FlashAttention
+from clustersim.workloads.operators.model import Layer, OperatorLayer
+from clustersim.workloads.operators.sharded import WHOLE, Cut
+from clustersim.workloads.parallelism.tensor import sharded
 
-DATA = Path(__file__).parents[2] / "../shared/data"
+DATA = Path(__file__).parents[3] / "../shared/data"
 
 GPT = Shape(4, 1024, 16, 16, 4096, 512, 50304, precision="bf16")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator.hardware.accelerator import Accelerator
-from workloads.architectures.timed_models import unit_model
-from workloads.operators.parameter import parameter_tensors
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.operators.parameter import parameter_tensors
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 7])

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from simulator.reading.errors import ScenarioError
-from simulator.reading.validation import validated
-from simulator.reading.yaml_and_json import read
-from workloads.architectures.image_model_keys import VisionSpecification
-from workloads.architectures.specification import model
-from workloads.architectures.transformer import Transformer
-from workloads.parallelism.tensor import sharded
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.validation import validated
+from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.workloads.architectures.image_model_keys import VisionSpecification
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.transformer import Transformer
+from clustersim.workloads.parallelism.tensor import sharded
 
 COUNTS = {
     "vit_ti_16": 5_717_416,  # timm, vit_tiny_patch16_224 and vit_small_patch16_224

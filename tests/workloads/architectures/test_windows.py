@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from scenarios.exchange.export import exporter, write
-from scenarios.exchange.importer import Options, imported
-from simulator.reading.errors import ScenarioError
-from simulator.reading.lookup import names
-from workloads.architectures.attention_keys import Window, pattern, windows_of
-from workloads.architectures.specification import model
-from workloads.architectures.transformer import Transformer
-from workloads.operators.model import Model
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.exchange.export import exporter, write
+from clustersim.scenarios.exchange.importer import Options, imported
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.lookup import names
+from clustersim.workloads.architectures.attention_keys import Window, pattern, windows_of
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.transformer import Transformer
+from clustersim.workloads.operators.model import Model
 
 LENGTH, WINDOW = 4096, 512
 
@@ -175,7 +175,9 @@ def test_context_parallelism_cuts_each_layer_by_its_window() -> None:
 
 def test_presets_with_windows_by_layer() -> None:
     several = {
-        name: _shape(model(name)).windows for name in names("workloads.models") if name.startswith(("gem", "olmo3"))
+        name: _shape(model(name)).windows
+        for name in names("clustersim.workloads.models")
+        if name.startswith(("gem", "olmo3"))
     }
     assert {len(windows) for name, windows in several.items() if "gemma3" in name} == {6}
     assert {len(windows) for name, windows in several.items() if "olmo3" in name} == {4}

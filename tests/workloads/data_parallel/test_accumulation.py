@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.schedule.ops import Compute
-from workloads.architectures.shape import Shape
-from workloads.architectures.transformer import transformer
-from workloads.data_parallel.gradients import accumulated, accumulated_bytes
-from workloads.memory.compute import compute
-from workloads.operators.stages import stages_of
-from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.pipelines.zero_bubble_h1 import zero_bubble_h1
+from clustersim.simulator.schedule.ops import Compute
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.data_parallel.gradients import accumulated, accumulated_bytes
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.pipelines.zero_bubble_h1 import zero_bubble_h1
 
 MODEL = transformer(Shape(4, 64, 8, 8, 256, 64, 512))
 

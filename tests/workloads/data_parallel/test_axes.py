@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from simulator.hardware.accelerator import Software
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.check import check
-from simulator.schedule.mesh import Axis
-from simulator.schedule.ops import Collective
-from workloads.architectures.timed_models import UnitLayer
-from workloads.memory.compute import compute
-from workloads.operators.model import Model
-from workloads.operators.parameter import ParameterTensor
-from workloads.parallelism.ddp import data_parallel
-from workloads.parallelism.fsdp import fsdp
-from workloads.parallelism.zero import zero
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.mesh import Axis
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.workloads.architectures.timed_models import UnitLayer
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.parallelism.ddp import data_parallel
+from clustersim.workloads.parallelism.fsdp import fsdp
+from clustersim.workloads.parallelism.zero import zero
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 DENSE, EXPERTS = 1000, 6000
 """Parameters of a layer on one rank; those of its experts are on two of the four replicas each."""

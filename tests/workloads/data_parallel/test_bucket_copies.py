@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.hardware.accelerator import Software
-from simulator.schedule.ops import Compute
-from workloads.architectures.shape import Shape
-from workloads.architectures.timed_models import unit_model
-from workloads.architectures.transformer import transformer
-from workloads.data_parallel.buckets import BUCKET_COPIES, NO_COPIES, bucket_copies
-from workloads.memory.compute import compute
-from workloads.parallelism.ddp import data_parallel
-from workloads.parallelism.zero import zero
-from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.software_stack import software
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.schedule.ops import Compute
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.data_parallel.buckets import BUCKET_COPIES, NO_COPIES, bucket_copies
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.parallelism.ddp import data_parallel
+from clustersim.workloads.parallelism.zero import zero
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.software_stack import software
 
 MODEL = transformer(Shape(4, 64, 8, 8, 256, 64, 512))
 TENSORS = sum(len(layer.tensors) for layer in MODEL.layers)

@@ -2,18 +2,18 @@
 
 import pytest
 
-from simulator.engine.simulate import simulate
-from simulator.hardware.accelerator import Software
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective, Compute
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.timed_models import UnitLayer
-from workloads.data_parallel.parameter_gathers import per_tensor
-from workloads.memory.compute import compute
-from workloads.memory.recompute import recompute
-from workloads.operators.model import Model
-from workloads.parallelism.zero import zero
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.timed_models import UnitLayer
+from clustersim.workloads.data_parallel.parameter_gathers import per_tensor
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.memory.recompute import recompute
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.parallelism.zero import zero
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 SECONDS = 1e-3
 

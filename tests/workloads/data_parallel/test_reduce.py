@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective, Compute
-from simulator.schedule.pipeline_order import Order
-from workloads.architectures.timed_models import unit_model
-from workloads.data_parallel.buckets import Weights
-from workloads.data_parallel.gradients import updated_stages, weights_by_stage
-from workloads.memory.compute import compute
-from workloads.operators.model import Model
-from workloads.operators.parameter import parameter_tensors
-from workloads.parallelism.ddp import data_parallel
-from workloads.parallelism.zero import zero
-from workloads.pipelines.interleaved import interleaved
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.data_parallel.buckets import Weights
+from clustersim.workloads.data_parallel.gradients import updated_stages, weights_by_stage
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.parallelism.ddp import data_parallel
+from clustersim.workloads.parallelism.zero import zero
+from clustersim.workloads.pipelines.interleaved import interleaved
 
 
 def collectives(program):

@@ -5,18 +5,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from scenarios.scenario import Scenario
-from simulator.engine.simulate import simulate
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.timed_models import UnitLayer
-from workloads.data_parallel.sharded_states import STATES, Groups, GroupSizes, with_hybrid_axes
-from workloads.memory.compute import compute
-from workloads.operators.model import Model
-from workloads.parallelism.zero import SHARDED, Zero, zero
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.timed_models import UnitLayer
+from clustersim.workloads.data_parallel.sharded_states import STATES, Groups, GroupSizes, with_hybrid_axes
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.parallelism.zero import SHARDED, Zero, zero
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 RING = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")
 

@@ -7,25 +7,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.analysis.memory import bound
-from simulator.reading.errors import ScheduleError
-from simulator.reading.lookup import find, function, names
-from simulator.schedule.check import check
-from simulator.schedule.pipeline_order import Order, in_flight
-from workloads.architectures.shape import Shape
-from workloads.architectures.specification import model
-from workloads.architectures.timed_models import unit_model
-from workloads.architectures.transformer import transformer
-from workloads.memory.compute import compute
-from workloads.memory.optimizer import optimizer_kernels
-from workloads.operators.stages import stages_of
-from workloads.parallelism.tensor import sharded
-from workloads.pipelines.interleaved import interleaved
-from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.pipelines.pipedream import pipedream
-from workloads.pipelines.varuna import varuna
+from clustersim.simulator.analysis.memory import bound
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.lookup import find, function, names
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.pipeline_order import Order, in_flight
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.memory.optimizer import optimizer_kernels
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.parallelism.tensor import sharded
+from clustersim.workloads.pipelines.interleaved import interleaved
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.pipelines.pipedream import pipedream
+from clustersim.workloads.pipelines.varuna import varuna
 
-ORDERS = names("workloads.pipelines")
+ORDERS = names("clustersim.workloads.pipelines")
 SHAPE = Shape(8, 256, 4, 4, 1024, 128, 1000, precision="bf16")
 GPT = transformer(SHAPE)
 S, H, A, B = 128, 256, 4, 2
@@ -45,7 +45,7 @@ def activations(schedule):
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_every_order_is_computed_as_it_stands(name):
-    order = function("workloads.pipelines", name)(2, 4)
+    order = function("clustersim.workloads.pipelines", name)(2, 4)
     stages = stages_of(GPT, order.stages, "balanced")
     schedule = computed(order)
     for row, program in zip(order.rows, schedule.programs, strict=True):
@@ -62,7 +62,7 @@ def test_every_order_is_computed_as_it_stands(name):
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_every_order_asks_for_the_flops_of_the_model(name):
-    order = function("workloads.pipelines", name)(2, 4)
+    order = function("clustersim.workloads.pipelines", name)(2, 4)
     ops = [op for program in computed(order).programs for op in program.ops if op.action.phase != "R"]
     flops = sum(kernel.flops for op in ops for kernel in op.kernels)
     assert flops == pytest.approx(GPT.flops(B * order.micro_batches))
@@ -114,7 +114,7 @@ def test_where_gradients_outweigh_activations_the_first_half_allocates():
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_unit_layers_are_kept_as_often_as_micro_batches_are_in_flight(name):
-    order = function("workloads.pipelines", name)(2, 4)
+    order = function("clustersim.workloads.pipelines", name)(2, 4)
     what = unit_model(order.stages, 1.0, 2.0, activations=1.0)
     schedule = compute(what, order, micro_batch_size=1, stages=stages_of(what, order.stages))
     for rank, row in enumerate(order.rows):
@@ -151,11 +151,11 @@ def test_asynchronous_stages_update_by_themselves():
 
 @pytest.mark.parametrize(("name", "versions"), [("pipedream", [3, 2, 1]), ("pipedream_2bw", [2, 2, 2])])
 def test_asynchronous_stages_keep_versions_of_their_weights(name, versions):
-    module = find("workloads.pipelines", name)
+    module = find("clustersim.workloads.pipelines", name)
     what = unit_model(3, 1.0, 1.0, parameters=300)
     schedule = compute(
         what,
-        function("workloads.pipelines", name)(3, 3),
+        function("clustersim.workloads.pipelines", name)(3, 3),
         micro_batch_size=1,
         stages=stages_of(what, 3),
         weight_versions=module.weight_versions,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from workloads.architectures.shape import Shape
-from workloads.architectures.transformer import transformer
-from workloads.memory.optimizer import state_bytes
-from workloads.parallelism.tensor import sharded
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.memory.optimizer import state_bytes
+from clustersim.workloads.parallelism.tensor import sharded
 
 PROFILE = Path(__file__).parents[3] / "../shared/data/galvatron_memory_profile.csv"
 MIB = 2**20

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.ops import Collective
-from workloads.memory.optimizer import BY_SHAPE, CHUNK, OPTIMIZERS, optimizer_kernels, state_bytes
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.workloads.memory.optimizer import BY_SHAPE, CHUNK, OPTIMIZERS, optimizer_kernels, state_bytes
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 

@@ -6,30 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from simulator.analysis.memory import bound, peak
-from simulator.analysis.metrics import hardware_flops, model_flops
-from simulator.engine.simulate import simulate
-from simulator.reading.errors import ScheduleError
-from simulator.reading.lookup import function, names
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective
-from simulator.schedule.pipeline_order import Order
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.shape import Shape
-from workloads.architectures.specification import model
-from workloads.architectures.timed_models import unit_model
-from workloads.architectures.transformer import transformer
-from workloads.memory.compute import compute
-from workloads.memory.recompute import recompute
-from workloads.operators.lowering import Overlap
-from workloads.operators.stages import stages_of
-from workloads.parallelism.pipeline import pipeline_parallel
-from workloads.parallelism.tensor import sharded, tensor_parallel
-from workloads.pipelines.gpipe import gpipe
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.analysis.memory import bound, peak
+from clustersim.simulator.analysis.metrics import hardware_flops, model_flops
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.lookup import function, names
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.memory.recompute import recompute
+from clustersim.workloads.operators.lowering import Overlap
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.parallelism.pipeline import pipeline_parallel
+from clustersim.workloads.parallelism.tensor import sharded, tensor_parallel
+from clustersim.workloads.pipelines.gpipe import gpipe
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 DATA = Path(__file__).parents[3] / "../shared/data"
-ORDERS = names("workloads.pipelines")
+ORDERS = names("clustersim.workloads.pipelines")
 SHAPE = Shape(8, 256, 4, 4, 1024, 128, 1024, precision="bf16")
 GPT = transformer(SHAPE)
 L, S, H, A, V, B = 8, 128, 256, 4, 1024, 2
@@ -140,7 +140,7 @@ def test_it_comes_from_the_order_or_from_the_pass_but_not_from_both():
 @pytest.mark.parametrize("how", ["selective", "full"])
 @pytest.mark.parametrize("order", ["one_f_one_b", "zero_bubble_h1"])
 def test_it_commutes_with_tensor_parallelism(how, sequence, overlap, order):
-    order = function("workloads.pipelines", order)(2, 2)
+    order = function("clustersim.workloads.pipelines", order)(2, 2)
     share = sharded(GPT, 4, sequence_parallel=sequence)
     beside = {"tp": Overlap(overlap)}
     schedule = compute(share, order, micro_batch_size=B, stages=stages_of(share, 2), optimizer="adam", overlap=beside)
@@ -170,7 +170,7 @@ def test_a_full_recomputation_runs_the_ops_of_the_forward_pass_again(sequence, o
 @pytest.mark.parametrize("how", ["none", "selective", "full"])
 @pytest.mark.parametrize("name", ORDERS)
 def test_every_order_runs_with_every_choice(name, how):
-    order = function("workloads.pipelines", name)(2, 4)
+    order = function("clustersim.workloads.pipelines", name)(2, 4)
     if any(action.phase == "R" for row in order.rows for action in row):
         how = "none"
     what = transformer(replace(SHAPE, num_layers=order.stages))

@@ -2,12 +2,12 @@
 
 import pytest
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.pipeline_order import Order
-from workloads.architectures.specification import model
-from workloads.memory.compute import compute
-from workloads.memory.optimizer import (
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.memory.optimizer import (
     Optimizer,
     moment_bytes,
     newton_schulz,
@@ -15,9 +15,9 @@ from workloads.memory.optimizer import (
     state_bytes,
     update_kernels,
 )
-from workloads.operators.parameter import ParameterTensor, matrix
-from workloads.parallelism.fsdp import fsdp
-from workloads.parallelism.zero import zero
+from clustersim.workloads.operators.parameter import ParameterTensor, matrix
+from clustersim.workloads.parallelism.fsdp import fsdp
+from clustersim.workloads.parallelism.zero import zero
 
 ORDER = Order.parse("0F0,0B0")
 

@@ -2,18 +2,18 @@
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.exchange.export import exporter
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.pipeline_order import Order
-from workloads.architectures.specification import model
-from workloads.memory.compute import compute
-from workloads.operators.lora import EVERY, Lora, Quantisation
-from workloads.parallelism.ddp import data_parallel
-from workloads.parallelism.fsdp import fsdp
-from workloads.parallelism.tensor import sharded, tensor_parallel
-from workloads.parallelism.zero import zero
-from workloads.pipelines._row_patterns import split_backward
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.exchange.export import exporter
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.lora import EVERY, Lora, Quantisation
+from clustersim.workloads.parallelism.ddp import data_parallel
+from clustersim.workloads.parallelism.fsdp import fsdp
+from clustersim.workloads.parallelism.tensor import sharded, tensor_parallel
+from clustersim.workloads.parallelism.zero import zero
+from clustersim.workloads.pipelines._row_patterns import split_backward
 
 PAPER = ("query", "value")
 SIZES = ["gpt2", "gpt3_175b", "llama2_7b", "llama3_70b"]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from workloads.operators.linear import Linear
-from workloads.operators.lora import Lora, with_adapters
-from workloads.operators.sharded import WHOLE
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.lora import Lora, with_adapters
+from clustersim.workloads.operators.sharded import WHOLE
 
 ROWS, INPUTS, SIZES, RANK = 24, 32, {"query": 48, "key": 16, "value": 16}, 4
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.fitting.products import IN_STEPS
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.kernel import Kernel, matmul
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.ops import Collective
-from topologies.catalogue import GPUS, device
-from workloads.architectures.specification import model
-from workloads.architectures.transformer import Transformer
-from workloads.operators.linear import Linear
-from workloads.operators.low_precision import RECIPES, LowPrecision, ScaledLinear, scaled
-from workloads.operators.sharded import Cut, column_parallel, row_parallel
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.fitting.products import IN_STEPS
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.kernel import Kernel, matmul
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.topologies.catalogue import GPUS, device
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.transformer import Transformer
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.low_precision import RECIPES, LowPrecision, ScaledLinear, scaled
+from clustersim.workloads.operators.sharded import Cut, column_parallel, row_parallel
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 

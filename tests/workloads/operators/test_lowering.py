@@ -2,14 +2,14 @@
 
 import pytest
 
-from simulator.hardware.kernel import measured
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.ops import Collective, Compute
-from simulator.schedule.pipeline_order import Action
-from workloads.operators.by_coordinate import ShiftRecv, ShiftSend
-from workloads.operators.lowering import Overlap, lowered
-from workloads.operators.model import OperatorLayer
-from workloads.operators.operator import SHIFT, Exchange, Operator, Segment
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.workloads.operators.by_coordinate import ShiftRecv, ShiftSend
+from clustersim.workloads.operators.lowering import Overlap, lowered
+from clustersim.workloads.operators.model import OperatorLayer
+from clustersim.workloads.operators.operator import SHIFT, Exchange, Operator, Segment
 
 SUM = Exchange("all_reduce", 80.0, "tp", divisible=True)
 GATHER = Exchange("all_gather", 40.0, "cp")

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from simulator.analysis.memory import bound
-from simulator.schedule.pipeline_order import Order
-from workloads.architectures.shape import Shape
-from workloads.architectures.specification import model
-from workloads.architectures.transformer import transformer
-from workloads.memory.compute import compute
-from workloads.operators.elementwise import cast, gelu, residual, rms_norm, rotary, swiglu
-from workloads.operators.loss import cross_entropy
-from workloads.software_stack import software
+from clustersim.simulator.analysis.memory import bound
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.elementwise import cast, gelu, residual, rms_norm, rotary, swiglu
+from clustersim.workloads.operators.loss import cross_entropy
+from clustersim.workloads.software_stack import software
 
 ROWS, CLASSES, HIDDEN = 64, 1000, 4
 WIDTHS = {"bf16": 2, "fp32": 4}

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from scenarios import Scenario
-from simulator.analysis.memory import bound
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.pipeline_order import Order
-from workloads.architectures.specification import model
-from workloads.memory.compute import compute
-from workloads.operators.elementwise import gelu
-from workloads.operators.linear import Linear
-from workloads.operators.saved_activations import Saved, saving
-from workloads.pipelines._row_patterns import split_backward
+from clustersim.scenarios import Scenario
+from clustersim.simulator.analysis.memory import bound
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.elementwise import gelu
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.saved_activations import Saved, saving
+from clustersim.workloads.pipelines._row_patterns import split_backward
 
 ROWS, WIDE = 1024, 3072
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import Scenario
-from topologies.catalogue import GPUS, device
-from workloads.operators.attentions.core_attention import CoreAttention
-from workloads.operators.elementwise import Elementwise, dropout, elementary, layer_norm, residual, tanh
-from workloads.operators.linear import Linear
-from workloads.operators.model import OperatorLayer
+from clustersim.scenarios import Scenario
+from clustersim.topologies.catalogue import GPUS, device
+from clustersim.workloads.operators.attentions.core_attention import CoreAttention
+from clustersim.workloads.operators.elementwise import Elementwise, dropout, elementary, layer_norm, residual, tanh
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.model import OperatorLayer
 
 B, S, H, A = 8, 512, 1024, 16
 HIDDEN, SCORES = B * S * H, B * A * S * S

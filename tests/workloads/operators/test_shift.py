@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.simulate import simulate
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.check import check
-from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.ops import Compute, Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.uniform_and_tree import uniform
-from workloads.operators.by_coordinate import ShiftRecv, ShiftSend, with_neighbours
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.mesh import Axis, Mesh
+from clustersim.simulator.schedule.ops import Compute, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.operators.by_coordinate import ShiftRecv, ShiftSend, with_neighbours
 
 
 def shifting(axis="cp", distance=1, role="rank"):

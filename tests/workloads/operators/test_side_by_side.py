@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.ops import Collective
-from workloads.architectures.attention_keys import Window
-from workloads.architectures.shape import Shape
-from workloads.architectures.transformer import transformer
-from workloads.memory.compute import compute
-from workloads.operators.attentions.core_attention import FlashAttention
-from workloads.operators.lowering import Overlap
-from workloads.operators.sharded import WHOLE, Cut
-from workloads.parallelism.tensor import sharded, tensor_parallel
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.workloads.architectures.attention_keys import Window
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.attentions.core_attention import FlashAttention
+from clustersim.workloads.operators.lowering import Overlap
+from clustersim.workloads.operators.sharded import WHOLE, Cut
+from clustersim.workloads.parallelism.tensor import sharded, tensor_parallel
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 S, H, A, B = 512, 1024, 16, 3
 SERIAL = Shape(4, H, A, A, 4 * H, S, 50304, precision="bf16")

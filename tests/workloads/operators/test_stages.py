@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.reading.errors import ScenarioError
-from workloads.architectures.multi_token_prediction import next_tokens
-from workloads.architectures.specification import model
-from workloads.architectures.timed_models import unit_model
-from workloads.architectures.transformer import Transformer
-from workloads.operators.stages import stages_of
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.multi_token_prediction import next_tokens
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.architectures.transformer import Transformer
+from clustersim.workloads.operators.stages import stages_of
 
 
 def sizes(stages):

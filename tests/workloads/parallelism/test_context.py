@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.results.result import Result
-from simulator.engine.simulate import simulate
-from simulator.network.library.nccl import nccl
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.check import check
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Compute, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies import cluster
-from workloads.operators.attentions.context_parallel import Context, cut_over
-from workloads.operators.attentions.core_attention import FlashAttention
-from workloads.operators.by_coordinate import with_neighbours
-from workloads.operators.lowering import lowered
-from workloads.operators.model import OperatorLayer
-from workloads.software_stack import software
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.results.result import Result
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies import cluster
+from clustersim.workloads.operators.attentions.context_parallel import Context, cut_over
+from clustersim.workloads.operators.attentions.core_attention import FlashAttention
+from clustersim.workloads.operators.by_coordinate import with_neighbours
+from clustersim.workloads.operators.lowering import lowered
+from clustersim.workloads.operators.model import OperatorLayer
+from clustersim.workloads.software_stack import software
 
 DATA = Path(__file__).parents[3] / "../shared/data/context_parallel.csv"
 LAYERS, HIDDEN, GROUPS, LENGTH, WIDTH = 2, 64, 4, 256, 2

@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.hardware.kernel import measured
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective
-from workloads.data_parallel.buckets import Weights
-from workloads.memory.compute import compute
-from workloads.operators.model import Layer, Model
-from workloads.operators.parameter import parameter_tensors
-from workloads.parallelism.ddp import buckets, data_parallel, initial_broadcast
-from workloads.parallelism.methods.parameter_server import parameter_server
-from workloads.parallelism.naive import naive
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.workloads.data_parallel.buckets import Weights
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.model import Layer, Model
+from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.parallelism.ddp import buckets, data_parallel, initial_broadcast
+from clustersim.workloads.parallelism.methods.parameter_server import parameter_server
+from clustersim.workloads.parallelism.naive import naive
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 
 class Plain(Layer):

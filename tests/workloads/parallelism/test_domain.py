@@ -5,12 +5,12 @@ from math import log2
 
 import pytest
 
-from scenarios.build.built import BuiltScenario
-from simulator.analysis.metrics import model_flops
-from simulator.engine.simulate import simulate
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective, Recv, Send
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.simulator.analysis.metrics import model_flops
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective, Recv, Send
 
 ALPHA, RATE, WIDTH, BATCH = 5e-6, 10e9, 4, 64
 

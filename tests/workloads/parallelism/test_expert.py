@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from scenarios.build.built import BuiltScenario
-from scenarios.results.result import Result
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.check import check
-from simulator.schedule.ops import BySender, Collective, Compute
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.results.result import Result
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import BySender, Collective, Compute
 
 H, F, EXPERTS, TOPK, LENGTH, LAYERS = 64, 96, 8, 2, 128, 2
 WIDTH = 2
@@ -170,7 +170,7 @@ def test_links_carry_exactly_the_tokens_of_each_pair(tmp_path: Path) -> None:
 
 
 def timeline_bytes(timeline: Any) -> list[float]:
-    from simulator.analysis import network_traffic
+    from clustersim.simulator.analysis import network_traffic
 
     return [network_traffic.by_axis(timeline)["ep"]]
 

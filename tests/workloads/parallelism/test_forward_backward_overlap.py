@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective, Compute
-from simulator.schedule.pipeline_order import Order, slots
-from workloads.parallelism._forward_backward_overlap import paired
-from workloads.pipelines.interleaved import interleaved
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.simulator.schedule.pipeline_order import Order, slots
+from clustersim.workloads.parallelism._forward_backward_overlap import paired
+from clustersim.workloads.pipelines.interleaved import interleaved
 
 MODEL = {
     "num_layers": 8,

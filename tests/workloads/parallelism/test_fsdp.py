@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.analysis.memory import bound, curve
-from simulator.engine.simulate import simulate
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective, Compute
-from simulator.schedule.pipeline_order import Order
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.timed_models import UnitLayer
-from workloads.data_parallel.gradients import weights_by_stage
-from workloads.data_parallel.parameter_gathers import gathers
-from workloads.memory.compute import compute
-from workloads.operators.model import Model
-from workloads.parallelism.fsdp import fsdp
-from workloads.parallelism.zero import zero
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.analysis.memory import bound, curve
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.timed_models import UnitLayer
+from clustersim.workloads.data_parallel.gradients import weights_by_stage
+from clustersim.workloads.data_parallel.parameter_gathers import gathers
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.parallelism.fsdp import fsdp
+from clustersim.workloads.parallelism.zero import zero
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 RING = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")
 

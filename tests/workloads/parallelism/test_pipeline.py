@@ -6,23 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.simulate import simulate
-from simulator.reading.errors import ScheduleError
-from simulator.reading.lookup import function, names
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective, Compute, Recv, Send
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.shape import Shape
-from workloads.architectures.specification import model
-from workloads.architectures.timed_models import unit_model
-from workloads.architectures.transformer import transformer
-from workloads.data_parallel.tied_embeddings import tied_embeddings
-from workloads.memory.compute import compute
-from workloads.operators.stages import stages_of
-from workloads.parallelism.pipeline import pipeline_parallel
-from workloads.parallelism.tensor import sharded, tensor_parallel
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.lookup import function, names
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective, Compute, Recv, Send
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.data_parallel.tied_embeddings import tied_embeddings
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.parallelism.pipeline import pipeline_parallel
+from clustersim.workloads.parallelism.tensor import sharded, tensor_parallel
 
-ORDERS = names("workloads.pipelines")
+ORDERS = names("clustersim.workloads.pipelines")
 
 
 def pipeline(order, what):
@@ -33,7 +33,7 @@ def pipeline(order, what):
 
 
 def step_time(name, stages, micro_batches, *virtual, forward=1.0, backward=2.0, activations=0.0, bandwidth=1e9):
-    order = function("workloads.pipelines", name)(stages, micro_batches, *virtual)
+    order = function("clustersim.workloads.pipelines", name)(stages, micro_batches, *virtual)
     what = unit_model(order.stages, forward, backward, activations=activations)
     cluster = uniform(gpus=stages, hosts=0, bandwidth=bandwidth, latency=0.0)
     return simulate(pipeline(order, what), cluster).step_time
@@ -71,7 +71,7 @@ def test_every_order_runs_with_messages_that_take_time(name, micro_batches):
 
 
 def test_each_boundary_is_crossed_once_forward_and_once_backward():
-    order = function("workloads.pipelines", "one_f_one_b")(4, 8)
+    order = function("clustersim.workloads.pipelines", "one_f_one_b")(4, 8)
     what = unit_model(4, 1.0, 2.0, activations=1e6)
     schedule = pipeline(order, what)
     sends = [op for _, op in schedule.ops() if isinstance(op, Send)]
@@ -82,7 +82,7 @@ def test_each_boundary_is_crossed_once_forward_and_once_backward():
 
 
 def test_stages_on_one_rank_send_nothing_to_each_other():
-    order = function("workloads.pipelines", "zero_bubble_v")(2, 4)
+    order = function("clustersim.workloads.pipelines", "zero_bubble_v")(2, 4)
     schedule = pipeline(order, unit_model(4, 1.0, 2.0, activations=1e6))
     # the V turns on the last rank: stages 1 and 2 are both there
     assert not [
@@ -94,7 +94,7 @@ def test_stages_on_one_rank_send_nothing_to_each_other():
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_receives_stand_in_the_senders_order(name):
-    order = function("workloads.pipelines", name)(4, 8)
+    order = function("clustersim.workloads.pipelines", name)(4, 8)
     schedule = pipeline(order, unit_model(order.stages, 1.0, 2.0, activations=1e6))
     for sender, program in enumerate(schedule.programs):
         for receiver, other in enumerate(schedule.programs):
@@ -105,7 +105,7 @@ def test_receives_stand_in_the_senders_order(name):
 
 def test_tied_embeddings_are_reduced_between_the_ends():
     gpt2 = model("gpt2", "fp32")
-    order = function("workloads.pipelines", "one_f_one_b")(4, 4)
+    order = function("clustersim.workloads.pipelines", "one_f_one_b")(4, 4)
     schedule = tied_embeddings(pipeline(order, gpt2), gpt2)
     check(schedule)
     found = [
@@ -115,7 +115,7 @@ def test_tied_embeddings_are_reduced_between_the_ends():
 
 
 def test_other_axes_may_be_there_before():
-    order = function("workloads.pipelines", "one_f_one_b")(2, 2)
+    order = function("clustersim.workloads.pipelines", "one_f_one_b")(2, 2)
     what = unit_model(2, 1.0, 2.0)
     schedule = compute(what, order, micro_batch_size=1, stages=stages_of(what, 2))
     early = pipeline_parallel(schedule, what, micro_batch_size=1).replicate("dp", 2)
@@ -132,7 +132,7 @@ BOUNDARY = 2 * 3 * 32 * 64
 
 def over_tensors_and_stages(tp, pp, micro_batches, *, scatter_gather=True, sequence_parallel=False):
     share = sharded(transformer(SHAPE), tp, sequence_parallel=sequence_parallel)
-    order = function("workloads.pipelines", "one_f_one_b")(pp, micro_batches)
+    order = function("clustersim.workloads.pipelines", "one_f_one_b")(pp, micro_batches)
     schedule = compute(share, order, micro_batch_size=3, stages=stages_of(share, pp))
     schedule = tensor_parallel(schedule, share, tp)
     schedule = pipeline_parallel(schedule, share, micro_batch_size=3, scatter_gather=scatter_gather)
@@ -156,7 +156,7 @@ def test_scattered_boundaries_cross_once_in_all_and_are_gathered(tp, pp, m):
 
 @pytest.mark.parametrize("name", ["one_f_one_b", "interleaved", "zero_bubble_v", "gpipe"])
 def test_parts_are_gathered_between_receive_and_first_computation(name):
-    order = function("workloads.pipelines", name)(2, 4)
+    order = function("clustersim.workloads.pipelines", name)(2, 4)
     what = replace(SHAPE, num_layers=order.stages)
     share = sharded(transformer(what), 2)
     schedule = compute(share, order, micro_batch_size=3, stages=stages_of(share, order.stages))

@@ -9,34 +9,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.analysis.metrics import model_flops
-from simulator.engine.simulate import simulate
-from simulator.hardware.accelerator import Accelerator
-from simulator.network.library.nccl import nccl
-from simulator.reading.errors import ScenarioError, ScheduleError
-from simulator.reading.lookup import function
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective, Compute
-from simulator.schedule.pipeline_order import Order
-from topologies import cluster
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.shape import Shape
-from workloads.architectures.specification import model
-from workloads.architectures.timed_models import unit_model
-from workloads.architectures.transformer import transformer
-from workloads.data_parallel.tied_embeddings import tied_embeddings
-from workloads.memory.compute import compute
-from workloads.memory.recompute import recompute
-from workloads.operators.lowering import Overlap
-from workloads.operators.model import Layer, OperatorLayer
-from workloads.operators.stages import stages_of
-from workloads.parallelism.ddp import data_parallel
-from workloads.parallelism.fsdp import fsdp
-from workloads.parallelism.pipeline import pipeline_parallel
-from workloads.parallelism.tensor import sharded, tensor_parallel
-from workloads.parallelism.zero import zero
-from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.software_stack import software
+from clustersim.simulator.analysis.metrics import model_flops
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.reading.errors import ScenarioError, ScheduleError
+from clustersim.simulator.reading.lookup import function
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.topologies import cluster
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.data_parallel.tied_embeddings import tied_embeddings
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.memory.recompute import recompute
+from clustersim.workloads.operators.lowering import Overlap
+from clustersim.workloads.operators.model import Layer, OperatorLayer
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.parallelism.ddp import data_parallel
+from clustersim.workloads.parallelism.fsdp import fsdp
+from clustersim.workloads.parallelism.pipeline import pipeline_parallel
+from clustersim.workloads.parallelism.tensor import sharded, tensor_parallel
+from clustersim.workloads.parallelism.zero import zero
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.software_stack import software
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 SHAPE = Shape(2, 256, 8, 8, 1024, 128, 1024, precision="bf16")
@@ -376,7 +376,7 @@ def test_a_layer_takes_about_as_long_as_korthikanti_measured(name):
 @pytest.mark.parametrize("data", [data_parallel, zero, fsdp])
 @pytest.mark.parametrize("name", ["one_f_one_b", "interleaved", "zero_bubble_v", "dual_pipe_v"])
 def test_three_dimensions_compose(name, data, how):
-    order = function("workloads.pipelines", name)(2, 4)
+    order = function("clustersim.workloads.pipelines", name)(2, 4)
     what = transformer(replace(SHAPE, num_layers=order.stages))
     share = sharded(what, 2, sequence_parallel=True)
     schedule = parallel(2, what, order, sequence_parallel=True, overlap=0.5, samples=1)

@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.analysis.memory import curve
-from simulator.engine.simulate import simulate
-from simulator.hardware.accelerator import Software
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective
-from simulator.schedule.pipeline_order import Order
+from clustersim.simulator.analysis.memory import curve
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.timed_models import UnitLayer
+from clustersim.workloads.data_parallel.buckets import Weights
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.parallelism._sharding import owned_elements
+from clustersim.workloads.parallelism.pipeline import pipeline_parallel
+from clustersim.workloads.parallelism.zero import SHARDED, zero, zero_buckets
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 from tests.workloads.parallelism.zero_states import zero_state_bytes
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.timed_models import UnitLayer
-from workloads.data_parallel.buckets import Weights
-from workloads.memory.compute import compute
-from workloads.operators.model import Model
-from workloads.operators.parameter import parameter_tensors
-from workloads.parallelism._sharding import owned_elements
-from workloads.parallelism.pipeline import pipeline_parallel
-from workloads.parallelism.zero import SHARDED, zero, zero_buckets
-from workloads.pipelines.one_f_one_b import one_f_one_b
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 RING = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from workloads.memory.optimizer import state_bytes
-from workloads.parallelism.zero import SHARDED
+from clustersim.workloads.memory.optimizer import state_bytes
+from clustersim.workloads.parallelism.zero import SHARDED
 
 
 def zero_state_bytes(

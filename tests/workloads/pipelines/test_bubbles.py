@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.schedule.pipeline_order import Action, Order, bubble_fraction, in_flight, slots
-from workloads.pipelines import pipedream, pipedream_2bw
-from workloads.pipelines.dual_pipe_v import dual_pipe_v
-from workloads.pipelines.gpipe import gpipe
-from workloads.pipelines.interleaved import interleaved
-from workloads.pipelines.interleaved_zero_bubble import interleaved_zero_bubble
-from workloads.pipelines.looped_bfs import looped_bfs
-from workloads.pipelines.naive import naive
-from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.pipelines.zero_bubble_h1 import zero_bubble_h1
-from workloads.pipelines.zero_bubble_h2 import zero_bubble_h2
-from workloads.pipelines.zero_bubble_v import zero_bubble_v
+from clustersim.simulator.schedule.pipeline_order import Action, Order, bubble_fraction, in_flight, slots
+from clustersim.workloads.pipelines import pipedream, pipedream_2bw
+from clustersim.workloads.pipelines.dual_pipe_v import dual_pipe_v
+from clustersim.workloads.pipelines.gpipe import gpipe
+from clustersim.workloads.pipelines.interleaved import interleaved
+from clustersim.workloads.pipelines.interleaved_zero_bubble import interleaved_zero_bubble
+from clustersim.workloads.pipelines.looped_bfs import looped_bfs
+from clustersim.workloads.pipelines.naive import naive
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.pipelines.zero_bubble_h1 import zero_bubble_h1
+from clustersim.workloads.pipelines.zero_bubble_h2 import zero_bubble_h2
+from clustersim.workloads.pipelines.zero_bubble_v import zero_bubble_v
 
 EQUAL = {"F": 1, "I": 1, "W": 1, "B": 2}
 counts = st.integers(1, 8)

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from scenarios.results.result import Result
-from simulator.engine.simulate import simulate
-from simulator.hardware.kernel import Kernel, measured
-from simulator.reading.errors import ScenarioError, ScheduleError
-from simulator.schedule.pipeline_order import Order, in_flight
-from simulator.schedule.schedule import Schedule
-from topologies.uniform_and_tree import uniform
-from workloads.memory.compute import compute
-from workloads.operators.model import Model, OperatorLayer
-from workloads.operators.operator import Exchange, Operator, Segment
-from workloads.parallelism._forward_backward_overlap import in_pairs
-from workloads.pipelines.dual_pipe import dual_pipe
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.results.result import Result
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.kernel import Kernel, measured
+from clustersim.simulator.reading.errors import ScenarioError, ScheduleError
+from clustersim.simulator.schedule.pipeline_order import Order, in_flight
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.model import Model, OperatorLayer
+from clustersim.workloads.operators.operator import Exchange, Operator, Segment
+from clustersim.workloads.parallelism._forward_backward_overlap import in_pairs
+from clustersim.workloads.pipelines.dual_pipe import dual_pipe
 
 HALVES = st.integers(1, 4)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from workloads.pipelines.interleaved import interleaved
+from clustersim.workloads.pipelines.interleaved import interleaved
 
 
 def megatron(rank: int, ranks: int, micro_batches: int, virtual_stages: int) -> Iterator[str]:

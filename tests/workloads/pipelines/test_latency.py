@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
+from clustersim.scenarios import Scenario
 
 counts = st.integers(2, 5)
 latencies = st.sampled_from([0.125, 1.0, 3.5])

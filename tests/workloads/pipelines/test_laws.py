@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.reading import lookup
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.pipeline_order import Order, slots
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.pipeline_order import Order, slots
 
-FOLDER = "workloads.pipelines"
+FOLDER = "clustersim.workloads.pipelines"
 ORDERS = lookup.names(FOLDER)
 LOOPED = ("interleaved", "looped_bfs", "interleaved_zero_bubble")
 V_SHAPED = ("zero_bubble_v", "dual_pipe_v")

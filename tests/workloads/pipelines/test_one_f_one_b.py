@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 
 def deepspeed(stage: int, stages: int, micro_batches: int) -> Iterator[str]:

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.pipeline_order import Order, slots
-from workloads.pipelines._row_patterns import split_backward
-from workloads.pipelines.dual_pipe_v import dual_pipe_v
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.pipeline_order import Order, slots
+from clustersim.workloads.pipelines._row_patterns import split_backward
+from clustersim.workloads.pipelines.dual_pipe_v import dual_pipe_v
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 
 def test_without_delay_the_halves_stand_side_by_side() -> None:

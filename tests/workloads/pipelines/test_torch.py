@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from simulator.reading import lookup
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.pipeline_order import Order
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.pipeline_order import Order
 
 torch_schedules = pytest.importorskip(
     "torch.distributed.pipelining.schedules", reason='torch is not installed; run pip install -e ".[torch]"'
@@ -93,7 +93,7 @@ def loaded(order: Order, stages: int, micro_batches: int, virtual_stages: int, p
 def test_the_order_is_torchs_and_is_refused_where_torch_refuses(
     name: str, kind: str, triples: list[tuple[int, int, int]], tmp_path: Path
 ) -> None:
-    build = lookup.function("workloads.pipelines", name)
+    build = lookup.function("clustersim.workloads.pipelines", name)
     compared = 0
     for triple in triples:
         try:
@@ -109,7 +109,7 @@ def test_the_order_is_torchs_and_is_refused_where_torch_refuses(
 
 def test_1f1b_is_what_torch_executes(tmp_path: Path) -> None:
     # executed, not printed: torch 2.13 prints the last stage's forwards numbered from 1
-    build = lookup.function("workloads.pipelines", "one_f_one_b")
+    build = lookup.function("clustersim.workloads.pipelines", "one_f_one_b")
     pairs = [(p, m) for p, m in SHAPES if m >= p]
     for pair in pairs:
         assert loaded(build(*pair), *pair, 1, tmp_path / "order.csv") == executed("Schedule1F1B", *pair), pair
@@ -118,7 +118,7 @@ def test_1f1b_is_what_torch_executes(tmp_path: Path) -> None:
 
 def test_the_forwards_of_gpipe_are_what_torch_executes(tmp_path: Path) -> None:
     # torch runs the backwards from the first micro-batch on, the paper from the last
-    build = lookup.function("workloads.pipelines", "gpipe")
+    build = lookup.function("clustersim.workloads.pipelines", "gpipe")
     for pair in SHAPES:
         rows = loaded(build(*pair), *pair, 1, tmp_path / "order.csv")
         theirs = executed("ScheduleGPipe", *pair)
@@ -129,7 +129,7 @@ def test_the_forwards_of_gpipe_are_what_torch_executes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["naive", "gpipe", "one_f_one_b", "zero_bubble_h1", "zero_bubble_h2"])
 def test_orders_of_one_stage_a_rank_load_in_torch(name: str, tmp_path: Path) -> None:
-    build = lookup.function("workloads.pipelines", name)
+    build = lookup.function("clustersim.workloads.pipelines", name)
     for pair in [(1, 1), (2, 5), (4, 4), (4, 10)]:
         order = build(*pair)
         assert loaded(order, *pair, 1, tmp_path / "order.csv") == [line.split(",") for line in order.csv().split()]

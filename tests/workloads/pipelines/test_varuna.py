@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from simulator.schedule.pipeline_order import Order, slots
-from workloads.pipelines.gpipe import gpipe
-from workloads.pipelines.varuna import varuna
+from clustersim.simulator.schedule.pipeline_order import Order, slots
+from clustersim.workloads.pipelines.gpipe import gpipe
+from clustersim.workloads.pipelines.varuna import varuna
 
 FIGURE = Path(__file__).parents[3] / "../shared/data/varuna_schedule_seed.csv"
 EARLY = "F1 F2 F3 F4 F5 R1 B1 R2 B2 R3 B3 R4 B4 R5 B5"

@@ -7,27 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.analysis import network_traffic
-from simulator.engine.simulate import simulate
-from simulator.hardware.accelerator import Accelerator
-from simulator.reading import lookup
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.specification import ConvolutionalSpecification
-from workloads.architectures.timed_models import UnitLayer
-from workloads.data_parallel.buckets import Bucket
-from workloads.data_parallel.compressed_reduction import Coding
-from workloads.memory.compute import compute
-from workloads.operators.model import Model
-from workloads.operators.parameter import matrix, parameter_tensors
-from workloads.parallelism.ddp import data_parallel
-from workloads.parallelism.zero import zero
-from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.reductions._compression import PACKAGE, methods
-from workloads.reductions.all_reduce import all_reduce
-from workloads.reductions.powersgd import powersgd
+from clustersim.simulator.analysis import network_traffic
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.specification import ConvolutionalSpecification
+from clustersim.workloads.architectures.timed_models import UnitLayer
+from clustersim.workloads.data_parallel.buckets import Bucket
+from clustersim.workloads.data_parallel.compressed_reduction import Coding
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import matrix, parameter_tensors
+from clustersim.workloads.parallelism.ddp import data_parallel
+from clustersim.workloads.parallelism.zero import zero
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.reductions._compression import PACKAGE, methods
+from clustersim.workloads.reductions.all_reduce import all_reduce
+from clustersim.workloads.reductions.powersgd import powersgd
 
 TENSORS = matrix(512, 256), *parameter_tensors(512), matrix(64, 9), matrix(1000, 512), *parameter_tensors(1000)
 N = sum(tensor.count for tensor in TENSORS)

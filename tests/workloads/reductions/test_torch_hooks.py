@@ -3,12 +3,12 @@
 import pytest
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-from workloads.data_parallel.buckets import Bucket
-from workloads.parallelism.ddp import BUCKET_BYTES
-from workloads.reductions._encoding import split
-from workloads.reductions.all_reduce import all_reduce
-from workloads.reductions.fp16 import fp16
-from workloads.reductions.powersgd import powersgd
+from clustersim.workloads.data_parallel.buckets import Bucket
+from clustersim.workloads.parallelism.ddp import BUCKET_BYTES
+from clustersim.workloads.reductions._encoding import split
+from clustersim.workloads.reductions.all_reduce import all_reduce
+from clustersim.workloads.reductions.fp16 import fp16
+from clustersim.workloads.reductions.powersgd import powersgd
 
 torch = pytest.importorskip("torch")
 dist = torch.distributed

@@ -5,20 +5,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from simulator.engine.simulate import simulate
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.check import check
-from simulator.schedule.ops import Collective
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.timed_models import UnitLayer
-from workloads.memory.compute import compute
-from workloads.operators.model import Model
-from workloads.parallelism._parallelism import TrainingStep
-from workloads.parallelism.ddp import DistributedDataParallel
-from workloads.parallelism.fsdp import FullyShardedDataParallel
-from workloads.parallelism.zero import Zero
-from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.reductions.zeropp import GRADIENT_BYTES, WEIGHT_BYTES
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.timed_models import UnitLayer
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.parallelism._parallelism import TrainingStep
+from clustersim.workloads.parallelism.ddp import DistributedDataParallel
+from clustersim.workloads.parallelism.fsdp import FullyShardedDataParallel
+from clustersim.workloads.parallelism.zero import Zero
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.reductions.zeropp import GRADIENT_BYTES, WEIGHT_BYTES
 
 RING = {"all_reduce": "ring", "all_gather": "ring", "reduce_scatter": "ring"}
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.reading.errors import ScheduleError
-from workloads.operators.model import Layer
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.workloads.operators.model import Layer
 
 
 @dataclass(frozen=True, slots=True)

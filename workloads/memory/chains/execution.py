@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulator.reading.errors import ScheduleError
-from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.sequence import ACTIVATION, ChainSequence, Kind, Operation
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.workloads.memory.chains.chain import Chain
+from clustersim.workloads.memory.chains.sequence import ACTIVATION, ChainSequence, Kind, Operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Several
 
-from simulator.reading.errors import ScheduleError
-from workloads.memory.chains.segments import advance
-from workloads.memory.chains.sequence import TAPE, TURN, ChainSequence, Kind, Operation
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.workloads.memory.chains.segments import advance
+from clustersim.workloads.memory.chains.sequence import TAPE, TURN, ChainSequence, Kind, Operation
 
 FIXED = ("full", "uniform", "block")
 """The methods that follow from the number of layers alone."""

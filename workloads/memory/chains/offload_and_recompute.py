@@ -20,16 +20,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
-from simulator.reading import lookup
-from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.execution import executed_with_copies
-from workloads.memory.chains.fixed_methods import fixed_sequence, saving_all, swapping_all
-from workloads.memory.chains.offload_and_recompute_tables import SAVED, Filling, Rules
-from workloads.memory.chains.optimal_checkpointing import BudgetError, least_together, optimal_together
-from workloads.memory.chains.segments import EXACT, Segments, Slots, advance, slots_of
-from workloads.memory.chains.sequence import ACTIVATION, TAPE, TURN, ChainSequence, Kind, Operation
+from clustersim.simulator.reading import lookup
+from clustersim.workloads.memory.chains.chain import Chain
+from clustersim.workloads.memory.chains.execution import executed_with_copies
+from clustersim.workloads.memory.chains.fixed_methods import fixed_sequence, saving_all, swapping_all
+from clustersim.workloads.memory.chains.offload_and_recompute_tables import SAVED, Filling, Rules
+from clustersim.workloads.memory.chains.optimal_checkpointing import BudgetError, least_together, optimal_together
+from clustersim.workloads.memory.chains.segments import EXACT, Segments, Slots, advance, slots_of
+from clustersim.workloads.memory.chains.sequence import ACTIVATION, TAPE, TURN, ChainSequence, Kind, Operation
 
-COMPILED = "workloads.memory.chains.offload_and_recompute_compiled"
+COMPILED = "clustersim.workloads.memory.chains.offload_and_recompute_compiled"
 """The module with the loops. It is imported when a plan is made: compilation takes seconds the first time."""
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from simulator.engine.compiled.compilation import compiled
-from workloads.memory.chains.offload_and_recompute_tables import AGAIN, SAVED, Floats, Integers
+from clustersim.simulator.engine.compiled.compilation import compiled
+from clustersim.workloads.memory.chains.offload_and_recompute_tables import AGAIN, SAVED, Floats, Integers
 
 COMPILE_SECONDS = 10
 """About how long `solve` and `inside` take to compile, s, on one core of an Intel Xeon of 2021."""

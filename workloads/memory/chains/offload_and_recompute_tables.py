@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workloads.memory.chains.segments import Segments
+from clustersim.workloads.memory.chains.segments import Segments
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

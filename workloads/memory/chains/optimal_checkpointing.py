@@ -21,13 +21,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from simulator.reading.errors import ScheduleError
-from simulator.reading.units import show
-from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.execution import Execution, executed
-from workloads.memory.chains.fixed_methods import fixed_sequence, saving_all
-from workloads.memory.chains.segments import STAYS, Choices, Seconds, Segments, Slots, advance, slots_of
-from workloads.memory.chains.sequence import TURN, ChainSequence, Kind, Operation
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.units import show
+from clustersim.workloads.memory.chains.chain import Chain
+from clustersim.workloads.memory.chains.execution import Execution, executed
+from clustersim.workloads.memory.chains.fixed_methods import fixed_sequence, saving_all
+from clustersim.workloads.memory.chains.segments import STAYS, Choices, Seconds, Segments, Slots, advance, slots_of
+from clustersim.workloads.memory.chains.sequence import TURN, ChainSequence, Kind, Operation
 
 Found = dict[tuple[int, int], tuple[float, int]]
 """By segment: (peak without its input, choice)."""

@@ -18,8 +18,8 @@ from math import ceil, gcd, inf
 import numpy as np
 import numpy.typing as npt
 
-from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.sequence import Kind, Operation
+from clustersim.workloads.memory.chains.chain import Chain
+from clustersim.workloads.memory.chains.sequence import Kind, Operation
 
 PER_MICRO_BATCH = 500
 """Slots for each micro-batch in flight, as in the paper (Beaumont et al. 2019, arXiv:1911.13214, section 5.2)."""

@@ -14,10 +14,10 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from enum import Enum
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.ops import Copy
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.ops import Copy
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
 
 
 class Kind(Enum):
@@ -79,7 +79,7 @@ _OPERATION = re.compile(r"Loss BLoss|\b(F)(\d+)([nce])\b|\b(B)(\d+)()\b|\b([OPW]
 class ChainSequence:
     """*operations* in order of issue. Transfers run beside the computation, one at a time for each direction.
 
-    >>> str(Sequence.parse("F1c F2e Loss BLoss B2 F1e B1"))
+    >>> str(ChainSequence.parse("F1c F2e Loss BLoss B2 F1e B1"))
     'F1c F2e Loss BLoss B2 F1e B1'
     """
 

@@ -14,15 +14,15 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from simulator.reading.errors import ScheduleError
-from simulator.reading.lookup import nearest
-from simulator.schedule.ops import Compute, Copy, Op
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Block, Program, TemplatedOps
-from simulator.schedule.schedule import Schedule
-from workloads.memory.chains.sequence import ACTIVATION, ChainSequence, Kind, Operation
-from workloads.memory.recompute import RUN, stage_layers
-from workloads.operators.model import Model
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.lookup import nearest
+from clustersim.simulator.schedule.ops import Compute, Copy, Op
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.memory.chains.sequence import ACTIVATION, ChainSequence, Kind, Operation
+from clustersim.workloads.memory.recompute import RUN, stage_layers
+from clustersim.workloads.operators.model import Model
 
 ACTIVATIONS = "activations"
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from simulator.hardware.kernel import BYTES, memory_bound
-from simulator.schedule.ops import Compute, Copy, Op
-from simulator.schedule.program import Block, Program, TemplatedOps
-from workloads.data_parallel.gradients import updated_stages
-from workloads.memory.offload.places import BEGIN, ON_HOST, READ, TO_GPU, WRITE, Held, Places
-from workloads.memory.optimizer import optimizer_kernels
+from clustersim.simulator.hardware.kernel import BYTES, memory_bound
+from clustersim.simulator.schedule.ops import Compute, Copy, Op
+from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.workloads.data_parallel.gradients import updated_stages
+from clustersim.workloads.memory.offload.places import BEGIN, ON_HOST, READ, TO_GPU, WRITE, Held, Places
+from clustersim.workloads.memory.optimizer import optimizer_kernels
 
 TILE = 128 * 1024 * 1024
 """Elements of a tile of the update (DeepSpeed, csrc/includes/cpu_adam.h, ``TILE``)."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from simulator.hardware.kernel import BYTES
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.program import Program
-from workloads.data_parallel.buckets import Weights
-from workloads.data_parallel.gradients import updated_stages, weights_by_stage
-from workloads.memory.optimizer import BY_SHAPE, BY_TENSOR, Optimizer, state_bytes
-from workloads.operators.model import Model
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.program import Program
+from clustersim.workloads.data_parallel.buckets import Weights
+from clustersim.workloads.data_parallel.gradients import updated_stages, weights_by_stage
+from clustersim.workloads.memory.optimizer import BY_SHAPE, BY_TENSOR, Optimizer, state_bytes
+from clustersim.workloads.operators.model import Model
 
 TO_GPU, TO_HOST = "offload.in", "offload.out"
 """Streams of copies to the GPU and to the host: a GPU has a copy engine for each direction."""

@@ -26,21 +26,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from simulator.hardware.kernel import BYTES, memory_bound
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.ops import Collective, Compute, Copy, Op
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Block, Program, TemplatedOps
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.buckets import Weights
-from workloads.data_parallel.gradients import backward_ops, final_backwards, updated_stages
-from workloads.data_parallel.parameter_gathers import unsharded
-from workloads.data_parallel.sharded_states import PARAMETERS, SHARD, added
-from workloads.memory.offload.host_optimizer import with_host_updates
-from workloads.memory.offload.places import BEGIN, ON_HOST, READ, TO_GPU, TO_HOST, Held, Places, held_by, with_places
-from workloads.memory.optimizer import Optimizer
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS, ParameterTensor
+from clustersim.simulator.hardware.kernel import BYTES, memory_bound
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Op
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.buckets import Weights
+from clustersim.workloads.data_parallel.gradients import backward_ops, final_backwards, updated_stages
+from clustersim.workloads.data_parallel.parameter_gathers import unsharded
+from clustersim.workloads.data_parallel.sharded_states import PARAMETERS, SHARD, added
+from clustersim.workloads.memory.offload.host_optimizer import with_host_updates
+from clustersim.workloads.memory.offload.places import (
+    BEGIN,
+    ON_HOST,
+    READ,
+    TO_GPU,
+    TO_HOST,
+    Held,
+    Places,
+    held_by,
+    with_places,
+)
+from clustersim.workloads.memory.optimizer import Optimizer
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor
 
 BUCKET = ".bucket"
 """Part of the name of every op that reduces a bucket (`workloads.data_parallel.gradients`)."""

@@ -1,1 +1,3 @@
-"""Core attentions: of all positions with all others, of a part of the scores, and over a sequence that is cut over ranks."""
+"""Core attentions: of all positions with all others, of a part of the scores, and over a sequence that is cut over
+ranks.
+"""

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
-from workloads.operators.attentions.core_attention import FP32, TILE, FlashAttention, Range, scores
-from workloads.operators.by_coordinate import NO_KERNEL, by_coordinate
-from workloads.operators.elementwise import Elementwise
-from workloads.operators.operator import SHIFT, Exchange, Operator, Segment
-from workloads.operators.sharded import ShardedOperator
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.workloads.operators.attentions.core_attention import FP32, TILE, FlashAttention, Range, scores
+from clustersim.workloads.operators.by_coordinate import NO_KERNEL, by_coordinate
+from clustersim.workloads.operators.elementwise import Elementwise
+from clustersim.workloads.operators.operator import SHIFT, Exchange, Operator, Segment
+from clustersim.workloads.operators.sharded import ShardedOperator
 
 
 @dataclass(frozen=True, slots=True)

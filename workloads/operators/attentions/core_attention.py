@@ -16,8 +16,8 @@ from functools import lru_cache
 from itertools import cycle
 from typing import Literal
 
-from simulator.hardware.kernel import BYTES, EXECUTED, Kernel, Operation, matmul, memory_bound
-from workloads.operators.operator import Operator
+from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, Kernel, Operation, matmul, memory_bound
+from clustersim.workloads.operators.operator import Operator
 
 Range = tuple[int, int]
 """The first position, and the one after the last."""

@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.hardware.kernel import BYTES, Kernel, matmul, memory_bound
-from workloads.operators.attentions.core_attention import AttentionKind, CoreAttention, FlashAttention, Sizes
-from workloads.operators.operator import Operator
-from workloads.operators.parameter import REPLICAS, ParameterTensor, parameter_tensors
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, matmul, memory_bound
+from clustersim.workloads.operators.attentions.core_attention import AttentionKind, CoreAttention, FlashAttention, Sizes
+from clustersim.workloads.operators.operator import Operator
+from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor, parameter_tensors
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from math import ceil, isqrt
 
 import numpy as np
 
-from simulator.hardware.kernel import Kernel, matmul, memory_bound
-from workloads.operators.attentions.core_attention import AttentionKind, Sizes
-from workloads.operators.operator import Operator
+from clustersim.simulator.hardware.kernel import Kernel, matmul, memory_bound
+from clustersim.workloads.operators.attentions.core_attention import AttentionKind, Sizes
+from clustersim.workloads.operators.operator import Operator
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from math import ceil, isclose
 from pathlib import Path
 
-from simulator.reading.errors import ScenarioError
-from simulator.reading.files import TableRow, UnreadableFile, read_rows
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import TableRow, UnreadableFile, read_rows
 
 Shares = tuple[float, ...]
 """The share of the assignments of a layer that each expert gets; they add up to 1. Empty: all get the same."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from simulator.hardware.kernel import BYTES, Kernel, grouped_matmul, memory_bound
-from workloads.operators.low_precision import TENSORWISE, LowPrecision
-from workloads.operators.parameter import ParameterTensor, matrix
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, grouped_matmul, memory_bound
+from clustersim.workloads.operators.low_precision import TENSORWISE, LowPrecision
+from clustersim.workloads.operators.parameter import ParameterTensor, matrix
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
-from workloads.operators.elementwise import Elementwise
-from workloads.operators.experts.experts import Experts
-from workloads.operators.experts.grouped_linear import GroupedLinear
-from workloads.operators.experts.routing import FP8_BYTES, Dispatch, Router, cast_to_fp8, permuted, unpermuted
-from workloads.operators.operator import Exchange, Operator, Segment
-from workloads.operators.parameter import ParameterTensor
-from workloads.operators.saved_activations import RecomputedActivation
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.workloads.operators.elementwise import Elementwise
+from clustersim.workloads.operators.experts.experts import Experts
+from clustersim.workloads.operators.experts.grouped_linear import GroupedLinear
+from clustersim.workloads.operators.experts.routing import (
+    FP8_BYTES,
+    Dispatch,
+    Router,
+    cast_to_fp8,
+    permuted,
+    unpermuted,
+)
+from clustersim.workloads.operators.operator import Exchange, Operator, Segment
+from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.saved_activations import RecomputedActivation
 
 ROUTING = Operation("routing and copies", "elementwise", "experts")
 

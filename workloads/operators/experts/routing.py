@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
-from simulator.hardware.kernel import BYTES, Kernel, memory_bound
-from simulator.schedule.ops import BySender
-from workloads.operators.experts.experts import Experts
-from workloads.operators.linear import Linear
-from workloads.operators.operator import Exchange
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, memory_bound
+from clustersim.simulator.schedule.ops import BySender
+from clustersim.workloads.operators.experts.experts import Experts
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.operator import Exchange
 
 SCORE_BYTES = 4
 """Bytes of a score: the softmax or sigmoid is in fp32 (Megatron-LM, core/transformer/moe/router.py)."""

@@ -17,16 +17,16 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
-from simulator.hardware.kernel import BYTES, Kernel, Operation
-from simulator.reading.errors import ScenarioError
-from workloads.operators.convolution import Convolution, Image, sides
-from workloads.operators.elementwise import Elementwise
-from workloads.operators.grids.samples import OfSamples
-from workloads.operators.linear import Linear
-from workloads.operators.model import OperatorLayer, Way
-from workloads.operators.operator import SHIFT, Exchange, Operator, Segment
-from workloads.operators.parameter import ParameterTensor
-from workloads.operators.sharded import ShardedOperator, Side
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.operators.convolution import Convolution, Image, sides
+from clustersim.workloads.operators.elementwise import Elementwise
+from clustersim.workloads.operators.grids.samples import OfSamples
+from clustersim.workloads.operators.linear import Linear
+from clustersim.workloads.operators.model import OperatorLayer, Way
+from clustersim.workloads.operators.operator import SHIFT, Exchange, Operator, Segment
+from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.sharded import ShardedOperator, Side
 
 Layout = Literal["bands", "whole", "samples"]
 """What a rank has of the activations between layers: bands of all images, all of it, or some of the samples."""

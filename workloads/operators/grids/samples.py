@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simulator.hardware.kernel import Kernel, Operation
-from simulator.reading.errors import ScenarioError
-from workloads.operators.operator import Operator, Segment
-from workloads.operators.parameter import ParameterTensor
-from workloads.operators.sharded import Grid, ShardedOperator
+from clustersim.simulator.hardware.kernel import Kernel, Operation
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.operators.operator import Operator, Segment
+from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.sharded import Grid, ShardedOperator
 
 
 def of_samples(operators: Sequence[Operator], grid: Grid | None) -> tuple[Operator, ...]:

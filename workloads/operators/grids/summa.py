@@ -22,12 +22,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from simulator.hardware.kernel import BYTES, Kernel, Operation
-from workloads.operators.elementwise import Elementwise
-from workloads.operators.linear import Linear, as_linear, with_inputs, with_outputs
-from workloads.operators.operator import Exchange, Operator, Segment
-from workloads.operators.parameter import ParameterTensor, matrix
-from workloads.operators.sharded import Grid, ShardedOperator, Side
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation
+from clustersim.workloads.operators.elementwise import Elementwise
+from clustersim.workloads.operators.linear import Linear, as_linear, with_inputs, with_outputs
+from clustersim.workloads.operators.operator import Exchange, Operator, Segment
+from clustersim.workloads.operators.parameter import ParameterTensor, matrix
+from clustersim.workloads.operators.sharded import Grid, ShardedOperator, Side
 
 
 def summa(x: Side, y: Side, depth: Side) -> Summa:

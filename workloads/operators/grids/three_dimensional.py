@@ -28,12 +28,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from simulator.hardware.kernel import BYTES
-from workloads.operators.elementwise import Elementwise
-from workloads.operators.linear import Linear, as_linear, with_inputs, with_outputs
-from workloads.operators.operator import Exchange, Operator
-from workloads.operators.parameter import ParameterTensor
-from workloads.operators.sharded import Grid, ShardedOperator, Side
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.workloads.operators.elementwise import Elementwise
+from clustersim.workloads.operators.linear import Linear, as_linear, with_inputs, with_outputs
+from clustersim.workloads.operators.operator import Exchange, Operator
+from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.sharded import Grid, ShardedOperator, Side
 
 Exchanges = tuple[tuple[str, Exchange], ...]
 """(phase, exchange)."""

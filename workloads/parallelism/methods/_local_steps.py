@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 
-from simulator.reading.errors import ScenarioError
-from simulator.reading.quantities import Count
-from simulator.reading.validation import Fault
-from simulator.schedule.ops import Compute, Op
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.architectures.shape import nearest_divisors
-from workloads.data_parallel.buckets import Bucket, Reduction, bucket_copies
-from workloads.data_parallel.gradients import weights_by_stage
-from workloads.data_parallel.sharded_states import SHARD, with_hybrid_axes
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import DataMethod, Parallelism, TrainingStep
-from workloads.parallelism.ddp import data_parallel
-from workloads.parallelism.pipeline import Pipeline
-from workloads.reductions.all_reduce import all_reduce
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.quantities import Count
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.architectures.shape import nearest_divisors
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, bucket_copies
+from clustersim.workloads.data_parallel.gradients import weights_by_stage
+from clustersim.workloads.data_parallel.sharded_states import SHARD, with_hybrid_axes
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import DataMethod, Parallelism, TrainingStep
+from clustersim.workloads.parallelism.ddp import data_parallel
+from clustersim.workloads.parallelism.pipeline import Pipeline
+from clustersim.workloads.reductions.all_reduce import all_reduce
 
 
 class LocalSteps(DataMethod):

@@ -20,19 +20,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
-from simulator.hardware.kernel import BYTES, memory_bound
-from simulator.schedule.mesh import Axis
-from simulator.schedule.ops import Compute, Op, Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.buckets import Weights
-from workloads.data_parallel.gradients import backward_ops
-from workloads.data_parallel.sharded_states import of_shard
-from workloads.memory.compute import update_op
-from workloads.memory.optimizer import Optimizer, resident_states
-from workloads.operators.model import Model
-from workloads.operators.parameter import ParameterTensor
+from clustersim.simulator.hardware.kernel import BYTES, memory_bound
+from clustersim.simulator.schedule.mesh import Axis
+from clustersim.simulator.schedule.ops import Compute, Op, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.buckets import Weights
+from clustersim.workloads.data_parallel.gradients import backward_ops
+from clustersim.workloads.data_parallel.sharded_states import of_shard
+from clustersim.workloads.memory.compute import update_op
+from clustersim.workloads.memory.optimizer import Optimizer, resident_states
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import ParameterTensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,16 +27,16 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, ClassVar, Literal
 
-from simulator.hardware.kernel import BYTES, Kernel
-from simulator.reading.quantities import Duration, Flag, Index, Size, Time
-from simulator.reading.units import show
-from simulator.schedule.ops import Collective, Compute, Delay, Op
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.gradients import actions, backward_ops, map_replicas, weights_by_stage
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import DataMethod, TrainingStep
+from clustersim.simulator.hardware.kernel import BYTES, Kernel
+from clustersim.simulator.reading.quantities import Duration, Flag, Index, Size, Time
+from clustersim.simulator.reading.units import show
+from clustersim.simulator.schedule.ops import Collective, Compute, Delay, Op
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.gradients import actions, backward_ops, map_replicas, weights_by_stage
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import DataMethod, TrainingStep
 
 NEGOTIATION = "horovod"
 """The stream of the thread that negotiates."""

@@ -15,17 +15,17 @@ from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any, Literal
 
-from simulator.hardware.kernel import BYTES, Kernel, memory_bound
-from simulator.reading.quantities import Count, Index
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.gradients import map_replicas
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import TrainingStep
-from workloads.parallelism.methods._local_steps import LocalSteps, after_batches, held
-from workloads.pipelines._asynchronous import SteadyState
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, memory_bound
+from clustersim.simulator.reading.quantities import Count, Index
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.gradients import map_replicas
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import TrainingStep
+from clustersim.workloads.parallelism.methods._local_steps import LocalSteps, after_batches, held
+from clustersim.workloads.pipelines._asynchronous import SteadyState
 
 MASTER = 4.0
 """Bytes of a weight as the optimizer holds it: fp32."""

@@ -14,25 +14,25 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from simulator.hardware.kernel import BYTES, Operation, memory_bound
-from simulator.reading.quantities import Count, Flag, Index, Size
-from simulator.reading.validation import Fault
-from simulator.schedule.mesh import Axis
-from simulator.schedule.ops import Collective, Compute, Op
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from workloads.data_parallel.buckets import Bucket
-from workloads.data_parallel.compressed_reduction import Code, Coding, Compressed
-from workloads.data_parallel.gradients import weights_by_stage
-from workloads.data_parallel.sharded_states import of_shard
-from workloads.memory.compute import update_op
-from workloads.memory.optimizer import Optimizer, resident_states
-from workloads.operators.model import Model
-from workloads.operators.parameter import REPLICAS
-from workloads.parallelism._parallelism import ReducingMethod, TrainingStep
-from workloads.parallelism.methods._push_pull import PushPull, parts_of, whole_shares
-from workloads.pipelines._asynchronous import SteadyState
+from clustersim.simulator.hardware.kernel import BYTES, Operation, memory_bound
+from clustersim.simulator.reading.quantities import Count, Flag, Index, Size
+from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.schedule.mesh import Axis
+from clustersim.simulator.schedule.ops import Collective, Compute, Op
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.data_parallel.buckets import Bucket
+from clustersim.workloads.data_parallel.compressed_reduction import Code, Coding, Compressed
+from clustersim.workloads.data_parallel.gradients import weights_by_stage
+from clustersim.workloads.data_parallel.sharded_states import of_shard
+from clustersim.workloads.memory.compute import update_op
+from clustersim.workloads.memory.optimizer import Optimizer, resident_states
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.parallelism._parallelism import ReducingMethod, TrainingStep
+from clustersim.workloads.parallelism.methods._push_pull import PushPull, parts_of, whole_shares
+from clustersim.workloads.pipelines._asynchronous import SteadyState
 
 GRADIENT_SUM = Operation("sum of gradients", "elementwise")
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.exchange.export import write
-from scenarios.exchange.exporting.chakra import chakra
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.exchange.export import write
+from clustersim.scenarios.exchange.exporting.chakra import chakra
 
 TYPES = {
     "is_cpu_op": 27, "num_ops": 9, "tensor_size": 13, "comm_type": 9, "comm_size": 9, "comm_src": 7, "comm_dst": 7,

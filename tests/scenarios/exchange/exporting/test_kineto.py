@@ -13,10 +13,10 @@ from itertools import pairwise
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.exchange.export import write
-from scenarios.exchange.exporting.kineto import kineto
-from simulator.analysis.metrics import rank_breakdown
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.exchange.export import write
+from clustersim.scenarios.exchange.exporting.kineto import kineto
+from clustersim.simulator.analysis.metrics import rank_breakdown
 
 PYTHON = os.environ.get("CLUSTERSIM_HTA_PYTHON", sys.executable if importlib.util.find_spec("hta") else "")
 

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.exchange.export import write
-from scenarios.exchange.exporting.perfetto import perfetto
-from simulator.analysis import memory, network_traffic
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.exchange.export import write
+from clustersim.scenarios.exchange.exporting.perfetto import perfetto
+from clustersim.simulator.analysis import memory, network_traffic
 
 definition = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from scenarios.exchange.export import exporter
-from scenarios.exchange.importer import Options, imported
-from scenarios.scenario import Scenario
-from simulator.reading.yaml_and_json import read_document
+from clustersim.scenarios.exchange.export import exporter
+from clustersim.scenarios.exchange.importer import Options, imported
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.yaml_and_json import read_document
 from tests.scenarios.exchange.formats.configurations import MODELS
 from tests.scenarios.exchange.formats.test_programs import write
 from tests.scenarios.exchange.test_round_trips import ACCELERATE, DEEPSPEED, MEGATRON, TITAN, facts, machine, titan

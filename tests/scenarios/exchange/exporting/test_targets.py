@@ -6,11 +6,11 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from scenarios.commands.command_line import run
-from scenarios.exchange.export import Export, exporter, targets, write
-from scenarios.scenario import Scenario
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.pipeline_order import Order
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.exchange.export import Export, exporter, targets, write
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.pipeline_order import Order
 
 
 @pytest.fixture(autouse=True)

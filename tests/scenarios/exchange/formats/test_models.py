@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from scenarios.exchange.importer import Options, imported
-from scenarios.scenario import Scenario
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.exchange.importer import Options, imported
+from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.specification import model
 from tests.samples import sample
 from tests.scenarios.exchange.formats.configurations import MODELS, llama
 from tests.scenarios.exchange.formats.expert_configurations import EXPERT_MODELS
-from workloads.architectures.specification import model
 
 ALL = {**MODELS, **EXPERT_MODELS}
 

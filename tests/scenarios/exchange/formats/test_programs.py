@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.commands.command_line import run
-from scenarios.exchange.importer import Options, imported
-from scenarios.scenario import Scenario
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.exchange.importer import Options, imported
+from clustersim.scenarios.scenario import Scenario
 from tests.scenarios.exchange.formats.configurations import MODELS
 
 # NVIDIA/Megatron-LM, examples/gpt3/train_gpt3_175b_distributed.sh: the values of its arguments

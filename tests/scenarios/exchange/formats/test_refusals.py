@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from scenarios.commands.command_line import run
-from scenarios.exchange.importer import Options, imported
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios.commands.command_line import run
+from clustersim.scenarios.exchange.importer import Options, imported
+from clustersim.simulator.reading.errors import ScenarioError
 from tests.scenarios.exchange.formats.configurations import MODELS, llama
 from tests.scenarios.exchange.formats.test_programs import LLAMA3, TITAN, write
 

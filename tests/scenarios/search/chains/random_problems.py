@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
+from clustersim.scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
 
 
 def random_chain(random: Random, layers: int, *, micro_batch_size: int = 1, tp: int = 1) -> PipelineChain:

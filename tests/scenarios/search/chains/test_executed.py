@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.alternatives.space import Space
-from scenarios.build.built import BuiltScenario
-from scenarios.build.memory_need import memory_need
-from scenarios.results.step_numbers import StepNumbers
-from scenarios.search.chains.pipeline_chain import Machine, Plan, Stage, held_bytes
-from scenarios.search.chains.problem import chain_of, machine_of, problem_of
-from scenarios.search.chains.published_plans import METHODS, candidates_of, methods, overrides, propose
-from scenarios.search.methods.pipedream_2bw import even_cuts
-from scenarios.search.planner import Planner
-from simulator.reading.errors import ScenarioError
-from simulator.reading.lookup import UnknownName, find
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.alternatives.space import Space
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.memory_need import memory_need
+from clustersim.scenarios.results.step_numbers import StepNumbers
+from clustersim.scenarios.search.chains.pipeline_chain import Machine, Plan, Stage, held_bytes
+from clustersim.scenarios.search.chains.problem import chain_of, machine_of, problem_of
+from clustersim.scenarios.search.chains.published_plans import METHODS, candidates_of, methods, overrides, propose
+from clustersim.scenarios.search.methods.pipedream_2bw import even_cuts
+from clustersim.scenarios.search.planner import Planner
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.lookup import UnknownName, find
 
 UNIT = {"kind": "unit", "num_layers": 6, "forward": "10 ms", "backward": "20 ms", "parameters": 12e6}
 PORTS = {"preset": "uniform", "gpus": 4, "bandwidth": "10 GB/s", "latency": "0 s", "accelerator": "unit"}

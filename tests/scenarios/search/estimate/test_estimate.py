@@ -6,16 +6,16 @@ from statistics import median
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.alternatives.space import Space
-from scenarios.run.running import communicator, simulated
-from scenarios.search.estimate.estimator import Estimator
-from scenarios.search.estimate.lower_bounds import least_bytes, least_seconds
-from scenarios.search.estimate.priced_transfers import Transfers
-from scenarios.search.planner import Planner
-from simulator.schedule.ops import Collective, Recv, Send
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.alternatives.space import Space
+from clustersim.scenarios.run.running import communicator, simulated
+from clustersim.scenarios.search.estimate.estimator import Estimator
+from clustersim.scenarios.search.estimate.lower_bounds import least_bytes, least_seconds
+from clustersim.scenarios.search.estimate.priced_transfers import Transfers
+from clustersim.scenarios.search.planner import Planner
+from clustersim.simulator.schedule.ops import Collective, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 from tests.scenarios.search.jobs import job
 
 SHIPPED = (
@@ -53,7 +53,7 @@ def test_estimates_of_shipped_scenarios_are_near_the_simulation() -> None:
 
 def test_the_memory_of_an_estimate_is_that_of_check() -> None:
     """The reserved memory is a little more: buffers of exchanges count as activations, which fragment."""
-    from scenarios.build.memory_need import memory_need
+    from clustersim.scenarios.build.memory_need import memory_need
 
     for name in ("gpt_6_7b_64a100", "lecture_3d_32gpus"):
         scenario = Scenario.load(name)

@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
-from scenarios.search.chains.problem import chain_of
-from scenarios.search.methods.flexflow import configurations, flexflow, held_bytes, iteration_seconds
-from simulator.reading.errors import ScheduleError
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
+from clustersim.scenarios.search.chains.problem import chain_of
+from clustersim.scenarios.search.methods.flexflow import configurations, flexflow, held_bytes, iteration_seconds
+from clustersim.simulator.reading.errors import ScheduleError
 from tests.scenarios.search.chains.random_problems import random_chain
 
 INSTANCES = 200

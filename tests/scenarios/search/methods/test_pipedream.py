@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer, Plan
-from scenarios.search.chains.problem import chain_of
-from scenarios.search.methods.pipedream import pipedream
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer, Plan
+from clustersim.scenarios.search.chains.problem import chain_of
+from clustersim.scenarios.search.methods.pipedream import pipedream
+from clustersim.workloads.pipelines._row_patterns import warm_ups
 from tests.scenarios.search.chains.random_problems import compositions, random_chain, random_machine
-from workloads.pipelines._row_patterns import warm_ups
 
 GIB = 2.0**30
 

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
-from scenarios.search.methods.pipedream_2bw import even_cuts, pipedream_2bw
-from simulator.reading.errors import ScheduleError
+from clustersim.scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
+from clustersim.scenarios.search.methods.pipedream_2bw import even_cuts, pipedream_2bw
+from clustersim.simulator.reading.errors import ScheduleError
 from tests.scenarios.search.chains.random_problems import random_chain
 
 

@@ -9,9 +9,9 @@ from random import Random
 
 import pytest
 
-from scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain
-from scenarios.search.methods.piper import piper
-from simulator.reading.errors import ScheduleError
+from clustersim.scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain
+from clustersim.scenarios.search.methods.piper import piper
+from clustersim.simulator.reading.errors import ScheduleError
 from tests.scenarios.search.chains.random_problems import compositions, random_chain
 
 Choice = tuple[PipelineChain, bool, int]

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from numba.core import config
 
-from simulator.engine.compiled.compilation import is_kept
+from clustersim.simulator.engine.compiled.compilation import is_kept
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 LOOP = """
 from numba import njit, types
 from constants import FACTOR
-from simulator.engine.compiled.compilation import compiled
+from clustersim.simulator.engine.compiled.compilation import compiled
 
 @njit
 def _times(number):

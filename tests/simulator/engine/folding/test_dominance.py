@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.folding import non_binding
-from simulator.engine.folding.non_binding import Shares, undominated
+from clustersim.simulator.engine.folding import non_binding
+from clustersim.simulator.engine.folding.non_binding import Shares, undominated
 
 ROWS = st.dictionaries(st.integers(0, 6), st.sampled_from([0.25, 0.5, 1.0]), max_size=4)
 

@@ -7,32 +7,32 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import topologies
-from simulator.analysis import memory, network_traffic
-from simulator.engine.interface.variation import Variation
-from simulator.engine.simulate import simulate
-from simulator.hardware.kernel import measured
-from simulator.network.library.nccl import nccl
-from simulator.schedule.check import check
-from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.ops import Collective, Compute, Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim import topologies
+from clustersim.simulator.analysis import memory, network_traffic
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.mesh import Axis, Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.memory.recompute import CHOICES, recompute
+from clustersim.workloads.operators.lowering import Overlap
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.parallelism.ddp import data_parallel
+from clustersim.workloads.parallelism.pipeline import pipeline_parallel
+from clustersim.workloads.parallelism.tensor import sharded, tensor_parallel
+from clustersim.workloads.parallelism.zero import zero
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.software_stack import software as stack
 from tests.nodes import V100
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.shape import Shape
-from workloads.architectures.transformer import transformer
-from workloads.memory.compute import compute
-from workloads.memory.recompute import CHOICES, recompute
-from workloads.operators.lowering import Overlap
-from workloads.operators.stages import stages_of
-from workloads.parallelism.ddp import data_parallel
-from workloads.parallelism.pipeline import pipeline_parallel
-from workloads.parallelism.tensor import sharded, tensor_parallel
-from workloads.parallelism.zero import zero
-from workloads.pipelines.one_f_one_b import one_f_one_b
-from workloads.software_stack import software as stack
 
 FABRICS = [
     {"kind": "switch"},

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import topologies
-from simulator.engine.folding.non_binding import non_binding
-from simulator.reading.errors import ClusterError
+from clustersim import topologies
+from clustersim.simulator.engine.folding.non_binding import non_binding
+from clustersim.simulator.reading.errors import ClusterError
 from tests.nodes import V100
 
 NODE = {**V100, "accelerators": 2}

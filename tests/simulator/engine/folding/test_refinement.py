@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.folding.partition import Edges, refine
-from simulator.hardware.hashing import hashed
+from clustersim.simulator.engine.folding.partition import Edges, refine
+from clustersim.simulator.hardware.hashing import hashed
 
 
 def edges(pairs, labels=None, one=0, other=0):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
+from clustersim.scenarios import Scenario
 
 FABRICS = {
     "two levels": {},

@@ -2,17 +2,17 @@
 
 import pytest
 
-from simulator.engine.interface.variation import Variation
-from simulator.engine.simulate import simulate
-from simulator.hardware.kernel import measured
-from simulator.reading.errors import DeadlockError
-from simulator.schedule.check import check
-from simulator.schedule.mesh import Axis, Mesh
-from simulator.schedule.ops import Collective, Compute, Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.uniform_and_tree import uniform
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.reading.errors import DeadlockError
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.mesh import Axis, Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
 
 THERE, BACK = Action("F", 0, 0), Action("B", 1, 0)
 CLUSTER = uniform(gpus=2, hosts=0, bandwidth=1e9, latency=1e-6)

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from simulator.engine.interface.pricing import Pricing
-from simulator.engine.interface.variation import Variation
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.kernel import Kernel
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Compute, Delay
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.uniform_and_tree import uniform
+from clustersim.simulator.engine.interface.pricing import Pricing
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Compute, Delay
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
 
 OPS = (
     Compute(name="gpu", kernels=(Kernel(flops=6.0),)),

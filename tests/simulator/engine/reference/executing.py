@@ -3,24 +3,24 @@
 import numpy as np
 import pytest
 
-from simulator.engine import reference
-from simulator.engine.compiled import execution
-from simulator.engine.folding.folding import Folding
-from simulator.engine.interface.pricing import Pricing
-from simulator.engine.interface.setup import Setup, Unfolded
-from simulator.engine.interface.variation import Variation
-from simulator.engine.simulate import packed
-from simulator.hardware.kernel import measured
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.ideal import ideal
-from simulator.network.plan import Flow
-from simulator.schedule.check import check
-from simulator.schedule.matching import Matching, request_of
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Compute
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.uniform_and_tree import uniform
+from clustersim.simulator.engine.compiled import execution
+from clustersim.simulator.engine.folding.folding import Folding
+from clustersim.simulator.engine.interface.pricing import Pricing
+from clustersim.simulator.engine.interface.setup import Setup, Unfolded
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.reference import simulation as reference
+from clustersim.simulator.engine.simulate import packed
+from clustersim.simulator.hardware.kernel import measured
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.ideal import ideal
+from clustersim.simulator.network.plan import Flow
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.matching import Matching, request_of
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Compute
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
 
 GB = 1e9
 """The bytes that a port of `crossbar` carries per second."""

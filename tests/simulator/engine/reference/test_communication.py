@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.analysis.timeline import NO_COMMUNICATION
-from simulator.engine.interface.setup import Background, CapacityChange, Setup, Unfolded
-from simulator.network.plan import Flow, Phase, TransferPlan
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Copy, Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim.simulator.analysis.timeline import NO_COMMUNICATION
+from clustersim.simulator.engine.interface.setup import Background, CapacityChange, Setup, Unfolded
+from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Copy, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
 from tests.simulator.engine.reference.executing import GB, crossbar, each, ends, port, run, setup, spans, work
-from topologies.uniform_and_tree import uniform
 
 
 def send(peer, gigabytes, name="send", **fields):

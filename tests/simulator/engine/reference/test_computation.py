@@ -2,14 +2,14 @@
 
 import pytest
 
-import topologies
-from simulator.engine.interface.setup import Setup, Unfolded
-from simulator.engine.interface.variation import Variation
-from simulator.network.plan import Phase, TransferPlan
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Delay
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim import topologies
+from clustersim.simulator.engine.interface.setup import Setup, Unfolded
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.network.plan import Phase, TransferPlan
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Delay
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 from tests.nodes import V100
 from tests.simulator.engine.reference.executing import crossbar, each, ends, run, setup, spans, work
 

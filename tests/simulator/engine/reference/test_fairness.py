@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.engine.reference.network import max_min
+from clustersim.simulator.engine.reference.network import max_min
 
 
 @st.composite

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.reading.errors import ScheduleError
-from simulator.schedule.ops import Delay, Recv, Send
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.ops import Delay, Recv, Send
+from clustersim.topologies.uniform_and_tree import tree, uniform
 from tests.simulator.engine.reference.executing import GB, each, ends, run, setup, spans, work
-from topologies.uniform_and_tree import tree, uniform
 
 LATENCY = 0.5
 

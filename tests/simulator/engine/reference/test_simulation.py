@@ -7,16 +7,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import topologies
-from simulator.engine.interface.outcome import Waiting, deadlock
-from simulator.engine.interface.variation import Variation
-from simulator.engine.reference import simulation
-from simulator.network.library.nccl import nccl
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective, Delay, Recv, Send
-from simulator.schedule.pipeline_order import Action
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
+from clustersim import topologies
+from clustersim.simulator.engine.interface.outcome import Waiting, deadlock
+from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.reference import simulation
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective, Delay, Recv, Send
+from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
 from tests.nodes import V100
 from tests.simulator.engine.reference.executing import crossbar, each, run, setup, spans, work
 

@@ -7,8 +7,16 @@ from math import ceil, log2
 
 import pytest
 
-from simulator.network.collectives import binomial, direct, halving_doubling, hierarchical, ring, ring_unchunked, tree
-from simulator.network.step import Group, Step
+from clustersim.simulator.network.collectives import (
+    binomial,
+    direct,
+    halving_doubling,
+    hierarchical,
+    ring,
+    ring_unchunked,
+    tree,
+)
+from clustersim.simulator.network.step import Group, Step
 
 SIZES = range(2, 65)
 

@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from simulator.network.proof import ROOTED, built, contribution, execute, prove, start, taken
-from simulator.network.step import Group, Step
-from simulator.reading import lookup
-from simulator.schedule.ops import COLLECTIVES
+from clustersim.simulator.network.proof import ROOTED, built, contribution, execute, prove, start, taken
+from clustersim.simulator.network.step import Group, Step
+from clustersim.simulator.reading import lookup
+from clustersim.simulator.schedule.ops import COLLECTIVES
 
 Nodes = tuple[tuple[int, ...], ...]
 
 
 def algorithms() -> Iterator[tuple[str, str, Callable[..., list[Step]]]]:
-    for name in lookup.names("simulator.network.collectives"):
-        module = lookup.find("simulator.network.collectives", name)
+    for name in lookup.names("clustersim.simulator.network.collectives"):
+        module = lookup.find("clustersim.simulator.network.collectives", name)
         for kind in COLLECTIVES:
             if hasattr(module, kind):
                 yield name, kind, getattr(module, kind)

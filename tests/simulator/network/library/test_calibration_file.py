@@ -6,13 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.network.library.calibration_file import LIBRARIES, loaded, transport
-from simulator.network.library.gloo import gloo
-from simulator.network.library.nccl import nccl
-from simulator.network.library.transport_parameters import FILE_KEYS, IDENTITY, difference, hints, overridden, section
-from simulator.network.transport import Transport
-from simulator.reading.errors import ScenarioError
-from simulator.reading.yaml_and_json import yaml_text
+from clustersim.simulator.network.library.calibration_file import LIBRARIES, loaded, transport
+from clustersim.simulator.network.library.gloo import gloo
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.network.library.transport_parameters import (
+    FILE_KEYS,
+    IDENTITY,
+    difference,
+    hints,
+    overridden,
+    section,
+)
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.yaml_and_json import yaml_text
 
 FULL = Transport(
     "full",

@@ -7,14 +7,14 @@ from fractions import Fraction
 
 import pytest
 
-from simulator.engine.simulate import simulate
-from simulator.network.library.gloo import gloo
-from simulator.network.tcp import PAYLOAD
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import Collective
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.uniform_and_tree import uniform
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.network.library.gloo import gloo
+from clustersim.simulator.network.tcp import PAYLOAD
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
 
 BANDWIDTH = 1e9
 

@@ -8,17 +8,24 @@ from pathlib import Path
 
 import pytest
 
-import topologies
-from simulator.hardware.cluster import Cluster
-from simulator.network.collectives import ring, tree
-from simulator.network.library.calibration_file import transport
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.nccl import PCIE, nccl, tuning_model, version_for
-from simulator.network.library.nccl_tables import LL_CEILINGS, RING_LL128, TREE, TREE_CORRECTION, TREE_LL128, VERSIONS
-from simulator.network.placing.candidates import GroupTopology, candidate
-from simulator.network.plan import TransferPlan
-from simulator.network.transport import NET, NVLINK, GroupProperties, Transport
-from topologies.uniform_and_tree import uniform
+from clustersim import topologies
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.collectives import ring, tree
+from clustersim.simulator.network.library.calibration_file import transport
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.nccl import PCIE, nccl, tuning_model, version_for
+from clustersim.simulator.network.library.nccl_tables import (
+    LL_CEILINGS,
+    RING_LL128,
+    TREE,
+    TREE_CORRECTION,
+    TREE_LL128,
+    VERSIONS,
+)
+from clustersim.simulator.network.placing.candidates import GroupTopology, candidate
+from clustersim.simulator.network.plan import TransferPlan
+from clustersim.simulator.network.transport import NET, NVLINK, GroupProperties, Transport
+from clustersim.topologies.uniform_and_tree import uniform
 
 DATA = Path(__file__).parents[4] / "../shared/data"
 PUBLISHED = Path(__file__).parents[4] / "scenarios/published"

@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-import topologies
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.nccl import nccl, tuning_model
-from simulator.network.library.nccl_tables import NET_CHUNK_BYTES, VERSIONS
-from simulator.network.plan import TransferPlan
-from simulator.network.transport import NET, NVLINK, GroupProperties
-from topologies.uniform_and_tree import uniform
+from clustersim import topologies
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.nccl import nccl, tuning_model
+from clustersim.simulator.network.library.nccl_tables import NET_CHUNK_BYTES, VERSIONS
+from clustersim.simulator.network.plan import TransferPlan
+from clustersim.simulator.network.transport import NET, NVLINK, GroupProperties
+from clustersim.topologies.uniform_and_tree import uniform
 
 
 def roce(nodes: int, nics: int = 4) -> Cluster:

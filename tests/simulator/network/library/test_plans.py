@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.communicator import FIDELITIES, Communicator
-from simulator.network.library.ideal import ideal
-from simulator.network.plan import Flow, TransferPlan
-from simulator.reading.errors import SimulatorError
-from topologies.uniform_and_tree import uniform
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.communicator import FIDELITIES, Communicator
+from clustersim.simulator.network.library.ideal import ideal
+from clustersim.simulator.network.plan import Flow, TransferPlan
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.topologies.uniform_and_tree import uniform
 
 SIZES = st.integers(2, 64)
 BYTES = st.floats(1.0, 1e12)

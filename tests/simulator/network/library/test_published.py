@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-import topologies
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.nccl import nccl
-from simulator.network.plan import TransferPlan
-from simulator.reading.errors import SimulatorError
+from clustersim import topologies
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.network.plan import TransferPlan
+from clustersim.simulator.reading.errors import SimulatorError
 
 SWEEP = {
     2**15: 1.44,

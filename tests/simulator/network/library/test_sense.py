@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topologies
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.gloo import STACK, gloo
-from simulator.network.library.ideal import ideal
-from simulator.network.library.nccl import nccl
-from simulator.network.tcp import ONE_CORE
-from simulator.network.transport import Transport
-from topologies.uniform_and_tree import uniform
+from clustersim import topologies
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.gloo import STACK, gloo
+from clustersim.simulator.network.library.ideal import ideal
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.network.tcp import ONE_CORE
+from clustersim.simulator.network.transport import Transport
+from clustersim.topologies.uniform_and_tree import uniform
 
 ALGORITHMS = ("ring", "tree", "halving_doubling", "hierarchical", "direct")
 

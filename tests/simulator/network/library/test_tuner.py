@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-import topologies
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.gloo import gloo
-from simulator.network.library.ideal import ideal
-from simulator.network.library.nccl import nccl
-from simulator.network.transport import Transport
-from simulator.reading.errors import SimulatorError
-from simulator.reading.lookup import UnknownName
-from topologies.uniform_and_tree import uniform
+from clustersim import topologies
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.gloo import gloo
+from clustersim.simulator.network.library.ideal import ideal
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.reading.lookup import UnknownName
+from clustersim.topologies.uniform_and_tree import uniform
 
 ALL8 = tuple(range(8))
 
@@ -42,7 +42,7 @@ def test_an_algorithm_of_the_users_own(tmp_path: Path, monkeypatch: pytest.Monke
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "star.py").write_text(
-        "from simulator.network.step import Step\n"
+        "from clustersim.simulator.network.step import Step\n"
         "def all_reduce(group, nbytes):\n"
         "    others = range(1, group.size)\n"
         "    return [Step(tuple((i, 0) for i in others), nbytes, coupled=False, reduces=True),\n"

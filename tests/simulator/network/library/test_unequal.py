@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.engine.simulate import simulate
-from simulator.network.collectives import direct
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.ideal import ideal
-from simulator.network.library.tuner import unequal
-from simulator.network.step import Group, Step
-from simulator.reading.errors import ScheduleError, SimulatorError
-from simulator.replay.replay import scaled
-from simulator.schedule.check import check
-from simulator.schedule.mesh import Mesh
-from simulator.schedule.ops import BySender, Collective
-from simulator.schedule.program import Program
-from simulator.schedule.schedule import Schedule
-from topologies.uniform_and_tree import uniform
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.network.collectives import direct
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.ideal import ideal
+from clustersim.simulator.network.library.tuner import unequal
+from clustersim.simulator.network.step import Group, Step
+from clustersim.simulator.reading.errors import ScheduleError, SimulatorError
+from clustersim.simulator.replay.replay import scaled
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.mesh import Mesh
+from clustersim.simulator.schedule.ops import BySender, Collective
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.topologies.uniform_and_tree import uniform
 
 BYTES = st.lists(st.integers(0, 5), min_size=2, max_size=6).map(lambda counts: tuple(1e6 * n for n in counts))
 

@@ -7,13 +7,13 @@ import random
 import numpy as np
 import pytest
 
-import topologies
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.nccl import nccl
-from simulator.network.placing.isomorphic_groups import Placements
-from simulator.network.placing.rings_and_tori import group_of
-from simulator.network.plan import TransferPlan
+from clustersim import topologies
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.network.placing.isomorphic_groups import Placements
+from clustersim.simulator.network.placing.rings_and_tori import group_of
+from clustersim.simulator.network.plan import TransferPlan
 from tests.nodes import V100
 
 NODE = {**V100, "nics": 2}

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import topologies
-from simulator.hardware.cluster import Cluster
-from simulator.network.placing.rings_and_tori import cycles, group_of
-from simulator.network.step import Group
+from clustersim import topologies
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.placing.rings_and_tori import cycles, group_of
+from clustersim.simulator.network.step import Group
 
 
 def edges(ring: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.hardware.accelerator import Accelerator
-from simulator.hardware.kernel import matmul
-from simulator.reading.errors import CalibrationError
-from simulator.replay.calibration import measure_device as measuring
-from simulator.replay.calibration.accelerator_fit import entry, fit_link
-from simulator.replay.calibration.measure_device import measure_device
-from simulator.replay.calibration.measurements import Device, Product, Transfer
-from topologies.catalogue import GPUS, device
+from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.kernel import matmul
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.replay.calibration import measure_device as measuring
+from clustersim.simulator.replay.calibration.accelerator_fit import entry, fit_link
+from clustersim.simulator.replay.calibration.measure_device import measure_device
+from clustersim.simulator.replay.calibration.measurements import Device, Product, Transfer
+from clustersim.topologies.catalogue import GPUS, device
 
 torch = pytest.importorskip("torch", reason="the measurement needs torch")
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.replay.calibration.robust_regression import NORMAL_MAD, RobustProblem
+from clustersim.simulator.replay.calibration.robust_regression import NORMAL_MAD, RobustProblem
 
 FEATURES = np.column_stack([np.ones(30), np.linspace(-1.0, 1.0, 30)])
 

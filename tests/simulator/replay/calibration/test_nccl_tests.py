@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from simulator.reading.errors import CalibrationError
-from simulator.replay.calibration.nccl_tests import is_text, of_json, of_text
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.replay.calibration.nccl_tests import is_text, of_json, of_text
 
 RANKS = [
     "#  Rank  0 Group  0 Pid  41120 on     node-a device  0 [0000:07:00] NVIDIA A100-SXM4-80GB",

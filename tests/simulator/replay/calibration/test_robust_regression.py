@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.reading.errors import CalibrationError
-from simulator.replay.calibration.robust_regression import fit
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.replay.calibration.robust_regression import fit
 
 SIZES = 2.0 ** np.arange(3, 28)
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.hardware.cluster import Cluster
-from simulator.network.library.communicator import Communicator
-from simulator.network.library.gloo import gloo
-from simulator.network.transport import NET, NVLINK, PCI
-from simulator.reading.errors import CalibrationError
-from simulator.replay.calibration.measurements import SEND, Measurement, sizes
-from simulator.replay.calibration.transport_fit import calibrate, seconds
-from topologies.uniform_and_tree import tree, uniform
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.library.gloo import gloo
+from clustersim.simulator.network.transport import NET, NVLINK, PCI
+from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.replay.calibration.measurements import SEND, Measurement, sizes
+from clustersim.simulator.replay.calibration.transport_fit import calibrate, seconds
+from clustersim.topologies.uniform_and_tree import tree, uniform
 
 SWEEP = sizes(8, 32 << 20, factor=8)
 HOPS = (NVLINK, PCI, NET)

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.reading.errors import ScheduleError
-from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.execution import executed, executed_with_copies
-from workloads.memory.chains.fixed_methods import saving_all
-from workloads.memory.chains.offload_and_recompute import KARMA, POFO, SWAPPED, Programme, combined
-from workloads.memory.chains.optimal_checkpointing import BudgetError, optimal
-from workloads.memory.chains.segments import Slots
-from workloads.memory.chains.sequence import ChainSequence, Kind
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.workloads.memory.chains.chain import Chain
+from clustersim.workloads.memory.chains.execution import executed, executed_with_copies
+from clustersim.workloads.memory.chains.fixed_methods import saving_all
+from clustersim.workloads.memory.chains.offload_and_recompute import KARMA, POFO, SWAPPED, Programme, combined
+from clustersim.workloads.memory.chains.optimal_checkpointing import BudgetError, optimal
+from clustersim.workloads.memory.chains.segments import Slots
+from clustersim.workloads.memory.chains.sequence import ChainSequence, Kind
 
 
 def runs_again(first, last):

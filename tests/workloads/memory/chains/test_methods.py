@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.reading.errors import ScheduleError
-from simulator.reading.lookup import function, names
-from simulator.schedule.check import check
-from workloads.architectures.shape import Shape
-from workloads.architectures.timed_models import unit_model
-from workloads.architectures.transformer import transformer
-from workloads.memory.chains.fixed_methods import fixed_sequence, saving_all
-from workloads.memory.chains.sequence import ChainSequence, observed
-from workloads.memory.compute import compute
-from workloads.memory.recompute import recompute, recompute_by
-from workloads.operators.stages import stages_of
-from workloads.pipelines.gpipe import gpipe
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.lookup import function, names
+from clustersim.simulator.schedule.check import check
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.memory.chains.fixed_methods import fixed_sequence, saving_all
+from clustersim.workloads.memory.chains.sequence import ChainSequence, observed
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.memory.recompute import recompute, recompute_by
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.pipelines.gpipe import gpipe
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 SHAPE = Shape(8, 256, 4, 4, 1024, 128, 1024, precision="bf16")
 GPT = transformer(SHAPE)
@@ -63,9 +63,9 @@ def test_the_program_runs_the_sequence(how, layers):
 
 
 @pytest.mark.parametrize("how", [("uniform", 2), ("block", 1)], ids=str)
-@pytest.mark.parametrize("name", [name for name in names("workloads.pipelines") if name != "varuna"])
+@pytest.mark.parametrize("name", [name for name in names("clustersim.workloads.pipelines") if name != "varuna"])
 def test_every_order_bears_groups_and_blocks(name, how):
-    order = function("workloads.pipelines", name)(2, 4)
+    order = function("clustersim.workloads.pipelines", name)(2, 4)
     schedule = compute(GPT, order, micro_batch_size=1, stages=stages_of(GPT, order.stages, "balanced"))
     check(recompute(schedule, GPT, how[0], micro_batch_size=1, num_layers=how[1]))
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads.memory.chains.chain import Chain, ChainLayer
-from workloads.memory.chains.execution import executed
-from workloads.memory.chains.optimal_checkpointing import (
+from clustersim.workloads.memory.chains.chain import Chain, ChainLayer
+from clustersim.workloads.memory.chains.execution import executed
+from clustersim.workloads.memory.chains.optimal_checkpointing import (
     BudgetError,
     least_budget,
     least_together,

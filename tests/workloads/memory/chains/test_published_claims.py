@@ -6,15 +6,15 @@
 
 import pytest
 
-from scenarios.build.layer_probe import layer_seconds
-from scenarios.build.network import network_of
-from scenarios.build.planned_activations import copy_bandwidth
-from scenarios.scenario import Scenario
-from workloads.memory.chains.chain import stage_chain
-from workloads.memory.chains.execution import executed_with_copies
-from workloads.memory.chains.fixed_methods import saving_all
-from workloads.memory.chains.offload_and_recompute import combined
-from workloads.memory.chains.optimal_checkpointing import optimal
+from clustersim.scenarios.build.layer_probe import layer_seconds
+from clustersim.scenarios.build.network import network_of
+from clustersim.scenarios.build.planned_activations import copy_bandwidth
+from clustersim.scenarios.scenario import Scenario
+from clustersim.workloads.memory.chains.chain import stage_chain
+from clustersim.workloads.memory.chains.execution import executed_with_copies
+from clustersim.workloads.memory.chains.fixed_methods import saving_all
+from clustersim.workloads.memory.chains.offload_and_recompute import combined
+from clustersim.workloads.memory.chains.optimal_checkpointing import optimal
 
 
 def chain_on_one_gpu(gpu, bandwidth, model, software, **training):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from simulator.reading.errors import ScheduleError
-from workloads.memory.chains.chain import Chain
-from workloads.memory.chains.execution import Execution, executed
-from workloads.memory.chains.sequence import ChainSequence, Kind, Operation
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.workloads.memory.chains.chain import Chain
+from clustersim.workloads.memory.chains.execution import Execution, executed
+from clustersim.workloads.memory.chains.sequence import ChainSequence, Kind, Operation
 
 TWO = Chain.of([2, 3, 1], [10, 20], forward=[1, 2], backward=[4, 8])
 

@@ -4,23 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.analysis.memory import curve, peak
-from simulator.analysis.metrics import breakdown
-from simulator.engine.simulate import simulate
-from simulator.reading.errors import ScheduleError
-from simulator.reading.lookup import function, names
-from simulator.schedule.check import check
-from simulator.schedule.ops import Copy
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.timed_models import unit_model
-from workloads.memory.compute import compute
-from workloads.memory.offload.activations import Buffers, named_layers, offloaded
-from workloads.memory.recompute import recompute
-from workloads.operators.stages import stages_of
-from workloads.parallelism.pipeline import pipeline_parallel
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.analysis.memory import curve, peak
+from clustersim.simulator.analysis.metrics import breakdown
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.reading.lookup import function, names
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Copy
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.timed_models import unit_model
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.memory.offload.activations import Buffers, named_layers, offloaded
+from clustersim.workloads.memory.recompute import recompute
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.parallelism.pipeline import pipeline_parallel
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
-ORDERS = [name for name in names("workloads.pipelines") if not name.startswith("_")]
+ORDERS = [name for name in names("clustersim.workloads.pipelines") if not name.startswith("_")]
 TAPE = 8.0
 DOUBLE = Buffers()
 
@@ -124,9 +124,9 @@ def held_at_end(timeline, rank, host):
 def test_every_order_frees_on_both_sides_what_it_allocates(name):
     """Also orders that recompute, split the backward pass or run two directions."""
     try:
-        order = function("workloads.pipelines", name)(2, 4)
+        order = function("clustersim.workloads.pipelines", name)(2, 4)
     except TypeError:
-        order = function("workloads.pipelines", name)(2, 4, 2)
+        order = function("clustersim.workloads.pipelines", name)(2, 4, 2)
     model = unit_model(2 * order.stages, 1.0, 2.0, activations=TAPE)
     schedule = compute(model, order, micro_batch_size=1, stages=stages_of(model, order.stages, "balanced"))
     schedule = pipeline_parallel(schedule, model, micro_batch_size=1)

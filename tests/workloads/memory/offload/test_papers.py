@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from scenarios.build.memory_need import memory_need
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.build.memory_need import memory_need
 
 WIDTHS = {2048: 16, 4096: 32, 8192: 64, 9216: 72}
 """Attention heads by width, of 128 elements."""

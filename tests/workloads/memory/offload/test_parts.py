@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.ops import Copy
-from simulator.schedule.program import Program
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.ops import Copy
+from clustersim.simulator.schedule.program import Program
 
 EXPERTS = {"preset": "mixtral_8x7b", "num_layers": 2, "seq_length": 128}
 QLORA = {"preset": "llama3_8b", "num_layers": 2, "seq_length": 128, "lora": {"rank": 16, "quantised": "nf4"}}

@@ -4,24 +4,24 @@ from dataclasses import dataclass
 
 import pytest
 
-from simulator.analysis.memory import curve, peak
-from simulator.analysis.metrics import breakdown
-from simulator.engine.simulate import simulate
-from simulator.schedule.check import check
-from simulator.schedule.ops import Copy
-from topologies.uniform_and_tree import uniform
-from workloads.architectures.timed_models import UnitLayer
-from workloads.memory.chains.chain import LayerSeconds, stage_chain
-from workloads.memory.chains.execution import executed_with_copies
-from workloads.memory.chains.offload_and_recompute import KARMA, POFO, SWAPPED, combined
-from workloads.memory.chains.sequence import Kind, observed
-from workloads.memory.compute import compute
-from workloads.memory.offload.activations import offloaded_by
-from workloads.memory.recompute import recompute_by
-from workloads.operators.model import Model
-from workloads.operators.stages import stages_of
-from workloads.parallelism.pipeline import pipeline_parallel
-from workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.simulator.analysis.memory import curve, peak
+from clustersim.simulator.analysis.metrics import breakdown
+from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.schedule.check import check
+from clustersim.simulator.schedule.ops import Copy
+from clustersim.topologies.uniform_and_tree import uniform
+from clustersim.workloads.architectures.timed_models import UnitLayer
+from clustersim.workloads.memory.chains.chain import LayerSeconds, stage_chain
+from clustersim.workloads.memory.chains.execution import executed_with_copies
+from clustersim.workloads.memory.chains.offload_and_recompute import KARMA, POFO, SWAPPED, combined
+from clustersim.workloads.memory.chains.sequence import Kind, observed
+from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.memory.offload.activations import offloaded_by
+from clustersim.workloads.memory.recompute import recompute_by
+from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.parallelism.pipeline import pipeline_parallel
+from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 
 @dataclass(frozen=True)

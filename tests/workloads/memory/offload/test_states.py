@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from scenarios.search.estimate.estimator import Estimator
-from scenarios.search.estimate.lower_bounds import least_bytes
-from simulator.analysis.memory import bound
-from simulator.reading.errors import ScenarioError
-from simulator.schedule.ops import Copy
-from simulator.schedule.program import Program
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.search.estimate.estimator import Estimator
+from clustersim.scenarios.search.estimate.lower_bounds import least_bytes
+from clustersim.simulator.analysis.memory import bound
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.ops import Copy
+from clustersim.simulator.schedule.program import Program
 
 GB = 1e9
 

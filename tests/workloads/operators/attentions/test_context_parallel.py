@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.hardware.kernel import Kernel
-from workloads.operators.attentions.context_parallel import (
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.workloads.operators.attentions.context_parallel import (
     Context,
     GatheredAttention,
     RingAttention,
     cut_over,
     positions_for_heads,
 )
-from workloads.operators.attentions.core_attention import CoreAttention, FlashAttention
-from workloads.operators.by_coordinate import NO_KERNEL, KernelByCoordinate, by_coordinate
-from workloads.operators.operator import SHIFT, Exchange
+from clustersim.workloads.operators.attentions.core_attention import CoreAttention, FlashAttention
+from clustersim.workloads.operators.by_coordinate import NO_KERNEL, KernelByCoordinate, by_coordinate
+from clustersim.workloads.operators.operator import SHIFT, Exchange
 
 HEADS, GROUPS, SIZE, WIDTH = 8, 4, 16, 2
 METHODS = st.sampled_from(["ring", "all_gather"])

@@ -2,10 +2,10 @@
 
 import pytest
 
-from scenarios import Scenario
-from workloads.architectures.transformer import Transformer
-from workloads.operators.attentions.core_attention import CoreAttention
-from workloads.parallelism.tensor import sharded
+from clustersim.scenarios import Scenario
+from clustersim.workloads.architectures.transformer import Transformer
+from clustersim.workloads.operators.attentions.core_attention import CoreAttention
+from clustersim.workloads.parallelism.tensor import sharded
 
 
 def attention(heads: int, precision: str = "fp16", group: int = 4) -> CoreAttention:

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from scenarios.results.result import Result
-from simulator.hardware.kernel import Kernel
-from simulator.reading.errors import ScenarioError
-from workloads.operators.attentions.context_parallel import Context, cut_over
-from workloads.operators.attentions.core_attention import FlashAttention, packed, scores
-from workloads.operators.by_coordinate import KernelByCoordinate
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.results.result import Result
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.operators.attentions.context_parallel import Context, cut_over
+from clustersim.workloads.operators.attentions.core_attention import FlashAttention, packed, scores
+from clustersim.workloads.operators.by_coordinate import KernelByCoordinate
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)
 

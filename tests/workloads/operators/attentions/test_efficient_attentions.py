@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
-from workloads.architectures.specification import model
-from workloads.operators.attentions.core_attention import CoreAttention, Sizes
-from workloads.operators.attentions.cross_attention import LowRank, Memory
-from workloads.operators.attentions.sparse_attention import BlockSparse, Hashed
-from workloads.parallelism.tensor import sharded
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.operators.attentions.core_attention import CoreAttention, Sizes
+from clustersim.workloads.operators.attentions.cross_attention import LowRank, Memory
+from clustersim.workloads.operators.attentions.sparse_attention import BlockSparse, Hashed
+from clustersim.workloads.parallelism.tensor import sharded
 
 SIZES = Sizes(1024, 12, 12, 64, precision="fp16")
 

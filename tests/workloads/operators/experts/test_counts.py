@@ -2,14 +2,14 @@
 
 import pytest
 
-from simulator.reading.document import Document
-from simulator.reading.errors import ScenarioError
-from simulator.reading.validation import validated
-from workloads.architectures.shape import Shape
-from workloads.architectures.specification import _Holder, model
-from workloads.architectures.transformer import Transformer, transformer
-from workloads.operators.attentions.core_attention import Latent
-from workloads.operators.experts.experts import Experts
+from clustersim.simulator.reading.document import Document
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.validation import validated
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.specification import _Holder, model
+from clustersim.workloads.architectures.transformer import Transformer, transformer
+from clustersim.workloads.operators.attentions.core_attention import Latent
+from clustersim.workloads.operators.experts.experts import Experts
 
 TOTALS = {  # totals of the weights on Hugging Face, of the repositories that the files name
     "mixtral_8x7b": 46_702_792_704,

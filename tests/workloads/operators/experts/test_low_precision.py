@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.hardware.kernel import Kernel, grouped_matmul
-from workloads.architectures.specification import model
-from workloads.architectures.transformer import Transformer, transformer_operators
-from workloads.operators.experts.experts import ExpertCut
-from workloads.operators.experts.grouped_linear import GroupedLinear, scaled_groups
-from workloads.operators.experts.mixture import Mixture
-from workloads.operators.low_precision import RECIPES, LowPrecision
+from clustersim.simulator.hardware.kernel import Kernel, grouped_matmul
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.transformer import Transformer, transformer_operators
+from clustersim.workloads.operators.experts.experts import ExpertCut
+from clustersim.workloads.operators.experts.grouped_linear import GroupedLinear, scaled_groups
+from clustersim.workloads.operators.experts.mixture import Mixture
+from clustersim.workloads.operators.low_precision import RECIPES, LowPrecision
 
 TOKENS = (96.0, 0.0, 160.0)
 INPUTS, OUTPUTS = 512, 256

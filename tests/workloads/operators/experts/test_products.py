@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.hardware.accelerator import OPERATOR_SECONDS, Accelerator, Software
-from simulator.hardware.kernel import grouped_matmul, matmul, memory_bound
-from simulator.hardware.matrix_products import TILE_M, expected_tiles_down
-from workloads.architectures.shape import Shape
-from workloads.architectures.transformer import transformer_operators
-from workloads.operators.experts.experts import ExpertCut, Experts, read_load, zipf
-from workloads.operators.experts.mixture import Mixture
-from workloads.operators.experts.routing import domain_shares
-from workloads.operators.saved_activations import Saved
+from clustersim.simulator.hardware.accelerator import OPERATOR_SECONDS, Accelerator, Software
+from clustersim.simulator.hardware.kernel import grouped_matmul, matmul, memory_bound
+from clustersim.simulator.hardware.matrix_products import TILE_M, expected_tiles_down
+from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.transformer import transformer_operators
+from clustersim.workloads.operators.experts.experts import ExpertCut, Experts, read_load, zipf
+from clustersim.workloads.operators.experts.mixture import Mixture
+from clustersim.workloads.operators.experts.routing import domain_shares
+from clustersim.workloads.operators.saved_activations import Saved
 
 GPU = Accelerator(peak_flops={"bf16": 1e15, "fp32": 1e14}, memory_bandwidth=3e12, sms=132, k_half=100)
 

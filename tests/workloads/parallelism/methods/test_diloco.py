@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
 
 STEP = 6e-3
 PARAMETERS, BANDWIDTH = 40e6, 10e9

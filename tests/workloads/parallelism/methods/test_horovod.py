@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
-from workloads.parallelism.methods.horovod import REQUEST_BYTES, Gradient, fused_by_cycle
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.parallelism.methods.horovod import REQUEST_BYTES, Gradient, fused_by_cycle
 
 BANDWIDTH = 10e9
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
 
 FORWARD, BACKWARD = 1e-3, 2e-3
 PARAMETERS, BANDWIDTH, LATENCY = 40e6, 10e9, 5e-6

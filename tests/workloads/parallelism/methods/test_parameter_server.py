@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import Scenario
-from simulator.reading.errors import ScenarioError
-from workloads.data_parallel.buckets import Weights
-from workloads.operators.parameter import parameter_tensors
-from workloads.parallelism.methods._push_pull import parts_of
+from clustersim.scenarios import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.data_parallel.buckets import Weights
+from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.parallelism.methods._push_pull import parts_of
 
 STEP = 12e-3
 PUSH = re.compile(r"1\.push\.\d+")
