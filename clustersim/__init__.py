@@ -12,6 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clustersim.scenarios.exchange.facts import Facts
+    from clustersim.scenarios.exchange.source_file import SourceFile
     from clustersim.scenarios.results.result import Result
     from clustersim.scenarios.run.sweep import Sweep
     from clustersim.scenarios.scenario import Scenario
@@ -24,10 +26,11 @@ if TYPE_CHECKING:
     from clustersim.simulator.engine.simulate import simulate
     from clustersim.simulator.hardware.accelerator import Accelerator, Software
     from clustersim.simulator.hardware.cluster import Cluster
-    from clustersim.simulator.hardware.kernel import BYTES, Kernel
+    from clustersim.simulator.hardware.kernel import BYTES, Kernel, memory_bound
     from clustersim.simulator.hardware.links import Link
     from clustersim.simulator.network.step import Group, Step
-    from clustersim.simulator.reading.errors import SimulatorError
+    from clustersim.simulator.network.transport import NET, NVLINK, PCI, Transport
+    from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
     from clustersim.simulator.reading.quantities import Bandwidth, Count, Flag, Fraction, Number, Section, Size, Time
     from clustersim.simulator.schedule.mesh import Axis, Mesh
     from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
@@ -35,20 +38,26 @@ if TYPE_CHECKING:
     from clustersim.simulator.schedule.program import Program
     from clustersim.simulator.schedule.schedule import Schedule
     from clustersim.topologies import cluster
+    from clustersim.topologies.wiring.network import FabricRouter, Network, Port
     from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
     from clustersim.workloads.architectures.shape import Shape
     from clustersim.workloads.architectures.specification import model
     from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
     from clustersim.workloads.data_parallel.compressed_reduction import compressed
+    from clustersim.workloads.data_parallel.gradients import map_replicas, reduce_gradients, weights_by_stage
     from clustersim.workloads.memory.chains.chain import Chain
     from clustersim.workloads.memory.chains.optimal_checkpointing import optimal
     from clustersim.workloads.operators.attentions.core_attention import CoreAttention
     from clustersim.workloads.operators.model import Layer, Model
     from clustersim.workloads.operators.operator import SHIFT, Exchange, Segment
     from clustersim.workloads.parallelism._parallelism import DataMethod, Parallelism
+    from clustersim.workloads.reductions.all_reduce import all_reduce
 
 __all__ = [
     "BYTES",
+    "NET",
+    "NVLINK",
+    "PCI",
     "SHIFT",
     "Accelerator",
     "Action",
@@ -65,6 +74,8 @@ __all__ = [
     "DataMethod",
     "Delay",
     "Exchange",
+    "FabricRouter",
+    "Facts",
     "Flag",
     "Fraction",
     "Group",
@@ -73,15 +84,18 @@ __all__ = [
     "Link",
     "Mesh",
     "Model",
+    "Network",
     "Number",
     "Op",
     "Order",
     "Parallelism",
+    "Port",
     "Program",
     "Recv",
     "Reduction",
     "Result",
     "Scenario",
+    "ScenarioError",
     "Schedule",
     "Section",
     "Segment",
@@ -91,15 +105,20 @@ __all__ = [
     "SimulatorError",
     "Size",
     "Software",
+    "SourceFile",
     "Span",
     "Step",
     "Sweep",
     "Time",
     "Timeline",
+    "Transport",
     "Variation",
     "Wiring",
+    "all_reduce",
     "cluster",
     "compressed",
+    "map_replicas",
+    "memory_bound",
     "model",
     "optimal",
     "overrides",
@@ -107,8 +126,10 @@ __all__ = [
     "problem_of",
     "propose",
     "rank",
+    "reduce_gradients",
     "simulate",
     "slack",
+    "weights_by_stage",
 ]
 
 _HOMES = {
@@ -137,12 +158,22 @@ _HOMES = {
     "simulator.hardware.kernel": (
         "BYTES",
         "Kernel",
+        "memory_bound",
     ),
     "simulator.network.step": (
         "Group",
         "Step",
     ),
-    "simulator.reading.errors": ("SimulatorError",),
+    "simulator.network.transport": (
+        "NET",
+        "NVLINK",
+        "PCI",
+        "Transport",
+    ),
+    "simulator.reading.errors": (
+        "ScenarioError",
+        "SimulatorError",
+    ),
     "simulator.reading.quantities": (
         "Bandwidth",
         "Count",
@@ -173,6 +204,11 @@ _HOMES = {
     "simulator.schedule.program": ("Program",),
     "simulator.schedule.schedule": ("Schedule",),
     "topologies": ("cluster",),
+    "topologies.wiring.network": (
+        "FabricRouter",
+        "Network",
+        "Port",
+    ),
     "topologies.wiring.server": (
         "Server",
         "Wiring",
@@ -185,6 +221,14 @@ _HOMES = {
         "Reduction",
     ),
     "workloads.data_parallel.compressed_reduction": ("compressed",),
+    "workloads.data_parallel.gradients": (
+        "map_replicas",
+        "reduce_gradients",
+        "weights_by_stage",
+    ),
+    "workloads.reductions.all_reduce": ("all_reduce",),
+    "scenarios.exchange.facts": ("Facts",),
+    "scenarios.exchange.source_file": ("SourceFile",),
     "workloads.memory.chains.chain": ("Chain",),
     "workloads.memory.chains.optimal_checkpointing": ("optimal",),
     "workloads.operators.attentions.core_attention": ("CoreAttention",),

@@ -133,6 +133,29 @@ def test_the_examples_of_the_page_about_extending_run(tmp_path: Path, monkeypatc
     assert Scenario.model_validate(named).run().timeline.step_time > 0
 
 
+def test_the_format_of_the_page_about_extending_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (DOCS / "extend.md").read_text()
+    file = re.search(r"```python\n# scenarios/exchange/formats/(small_lm.py)\n(.*?)```", text, re.S)
+    assert file
+    (tmp_path / file[1]).write_text(file[2])
+    folder = import_module("clustersim.scenarios.exchange.formats").__path__
+    folder.append(str(tmp_path))
+    sizes = {"layers": 12, "width": 768, "heads": 12, "tokens": 50304, "context": 1024, "batch": 4}
+    (tmp_path / "run.json").write_text(json.dumps({"small_lm": {**sizes, "seed": 7}}))
+    try:
+        assert run(["import", str(tmp_path / "run.json"), "--cluster", "dgx_a100_80gb"]) == 0
+    finally:
+        folder.remove(str(tmp_path))
+    out, err = capsys.readouterr()
+    made = read_value(out)
+    assert (
+        made["model"] | {"num_layers": 12, "hidden_size": 768, "vocab_size": 50304, "seq_length": 1024} == made["model"]
+    )
+    assert made["training"]["micro_batch_size"] == 4
+    assert re.search(r"hidden_size: 768 .*# .*width", out), out
+    assert "seed" in out + err
+
+
 def test_the_reference_has_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS))
     page = import_module("scenario_reference").page()
@@ -190,7 +213,21 @@ def test_the_api_page_has_all_public_names(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.syspath_prepend(str(DOCS))
     page = import_module("api_reference").page()
     documented = re.findall(r"^\.\. auto(?:class|function|exception):: (\S+)$", page, re.M)
-    values = {"BYTES", "SHIFT", "Bandwidth", "Count", "Flag", "Fraction", "Number", "Reduction", "Size", "Time"}
+    values = {
+        "BYTES",
+        "NET",
+        "NVLINK",
+        "PCI",
+        "SHIFT",
+        "Bandwidth",
+        "Count",
+        "Flag",
+        "Fraction",
+        "Number",
+        "Reduction",
+        "Size",
+        "Time",
+    }
     assert set(documented) == {f"clustersim.{name}" for name in {*clustersim.__all__} - values}
     assert len(documented) == len(set(documented))
 

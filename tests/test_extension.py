@@ -19,8 +19,7 @@ from tests.packages import clustersim, package
 FILES = {
     "fabrics/twin.py": '''
         """Two switches joined by one trunk; nodes are plugged into them in turn."""
-        from clustersim.simulator.reading.quantities import Bandwidth
-        from clustersim.topologies.wiring.network import Network, Port, FabricRouter
+        from clustersim import Bandwidth, FabricRouter, Network, Port
 
         def twin(network: Network, trunk: Bandwidth) -> FabricRouter:
             switches = network.switch(), network.switch()
@@ -37,7 +36,7 @@ FILES = {
     "nodes/daisy.py": '''
         """GPUs in a row, each joined to the next with all of its links."""
         from itertools import pairwise
-        from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
+        from clustersim import Server, Wiring, pcie_tree
 
         def daisy(server: Server) -> Wiring:
             wiring = pcie_tree(server)
@@ -47,7 +46,7 @@ FILES = {
         ''',
     "algorithms/centre.py": '''
         """Everything to position 0, which adds it up and sends the sum back."""
-        from clustersim.simulator.network.step import Group, Step
+        from clustersim import Group, Step
 
         def all_reduce(group: Group, nbytes: float) -> list[Step]:
             others = range(1, group.size)
@@ -58,14 +57,14 @@ FILES = {
         ''',
     "algorithms/wrong.py": '''
         """Reduces nothing: each position sends to the next, which keeps its own."""
-        from clustersim.simulator.network.step import Group, Step
+        from clustersim import Group, Step
 
         def all_reduce(group: Group, nbytes: float) -> list[Step]:
             return [Step(tuple((i, (i + 1) % group.size) for i in range(group.size)), nbytes)]
         ''',
     "algorithms/vague.py": '''
         """A ring that does not say what it sends."""
-        from clustersim.simulator.network.step import Group, Step
+        from clustersim import Group, Step
 
         def all_reduce(group: Group, nbytes: float) -> list[Step]:
             pairs = tuple((i, (i + 1) % group.size) for i in range(group.size))
@@ -73,7 +72,7 @@ FILES = {
         ''',
     "algorithms/doubling.py": '''
         """Recursive doubling: whole vectors over distances that double."""
-        from clustersim.simulator.network.step import Group, Step
+        from clustersim import Group, Step
 
         def ranks_allowed(ranks: int) -> bool:
             """Powers of two."""
@@ -85,7 +84,7 @@ FILES = {
         ''',
     "fabrics/lost.py": '''
         """Two switches without a trunk, and a route that takes it."""
-        from clustersim.topologies.wiring.network import Network, Port, FabricRouter
+        from clustersim import FabricRouter, Network, Port
 
         def lost(network: Network) -> FabricRouter:
             switches = network.switch(), network.switch()
@@ -95,7 +94,7 @@ FILES = {
         ''',
     "transports/postal.py": '''
         """A library that takes a millisecond over every message."""
-        from clustersim.simulator.network.transport import NET, NVLINK, PCI, Transport
+        from clustersim import NET, NVLINK, PCI, Transport
 
         def postal() -> Transport:
             hops = {(hop, "ring", "simple"): 1e-3 for hop in (NVLINK, PCI, NET)}
@@ -103,7 +102,7 @@ FILES = {
         ''',
     "orders/patient.py": '''
         """All forwards, then all backwards, first micro-batch first."""
-        from clustersim.simulator.schedule.pipeline_order import Action, Order
+        from clustersim import Action, Order
 
         def patient(stages: int, micro_batches: int) -> Order:
             return Order(tuple(

@@ -22,10 +22,7 @@ FILES = {
     "reductions/half.py": '''
         """Gradients are sent in half as many bytes, by another reduction, after a kernel that packs them."""
         from dataclasses import replace
-        from clustersim.simulator.reading.quantities import Fraction
-        from clustersim.simulator.hardware.kernel import memory_bound
-        from clustersim.simulator.schedule.ops import Compute
-        from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
+        from clustersim import Bucket, Compute, Fraction, Reduction, memory_bound
 
         def half(reduction: Reduction, share: Fraction = 0.5) -> Reduction:
             def reduce(bucket: Bucket):
@@ -38,10 +35,7 @@ FILES = {
     "axes/context.py": '''
         """Context parallelism: each rank of a group has a part of every sequence, and all have the same weights."""
         from typing import ClassVar
-        from clustersim.simulator.reading.quantities import Count
-        from clustersim.simulator.reading.errors import ScenarioError
-        from clustersim.simulator.schedule.ops import Collective
-        from clustersim.workloads.parallelism._parallelism import Parallelism
+        from clustersim import Collective, Count, Parallelism, ScenarioError
 
         class Context(Parallelism):
             axis: ClassVar[str] = "context"
@@ -70,9 +64,7 @@ FILES = {
     "operators/ring.py": '''
         """Attention over a sequence of which each rank has a part: keys and values go round a ring, block by block."""
         from dataclasses import dataclass, replace
-        from clustersim.simulator.hardware.kernel import BYTES
-        from clustersim.workloads.operators.attentions.core_attention import CoreAttention
-        from clustersim.workloads.operators.operator import Exchange, Segment
+        from clustersim import BYTES, CoreAttention, Exchange, Segment
 
         def ring(shape):
             sizes = shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size
@@ -92,10 +84,7 @@ FILES = {
         ''',
     "methods/each.py": '''
         """Every gradient tensor is all-reduced by itself."""
-        from clustersim.workloads.data_parallel.buckets import Bucket
-        from clustersim.workloads.data_parallel.gradients import map_replicas, reduce_gradients, weights_by_stage
-        from clustersim.workloads.parallelism._parallelism import DataMethod
-        from clustersim.workloads.reductions.all_reduce import all_reduce
+        from clustersim import Bucket, DataMethod, all_reduce, map_replicas, reduce_gradients, weights_by_stage
 
         class Each(DataMethod):
             def apply(self, schedule, step):
@@ -109,7 +98,7 @@ FILES = {
         ''',
     "methods/nothing.py": '''
         """Nothing is exchanged."""
-        from clustersim.workloads.parallelism._parallelism import DataMethod
+        from clustersim import DataMethod
 
         class Nothing(DataMethod):
             def apply(self, schedule, step):
@@ -123,7 +112,7 @@ FILES = {
         ''',
     "orders/short.py": '''
         """The last micro-batch is left out at the second stage."""
-        from clustersim.simulator.schedule.pipeline_order import Action, Order
+        from clustersim import Action, Order
 
         def short(stages, micro_batches):
             rows = (tuple(Action(p, s, m) for p in "FB" for m in range(micro_batches - (s == 1)))
