@@ -45,9 +45,9 @@ def outcome(site: Path, home: Path, *arguments: str) -> str:
 
 def test_the_wheel_has_each_file_of_the_project_once(wheel: Path) -> None:
     files = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
-    listed = subprocess.run(["git", "ls-files", *PACKAGES], capture_output=True, text=True, check=True, cwd=ROOT)
-    own = {"clustersim/__init__.py", "clustersim/__main__.py", "clustersim/py.typed"}
-    assert sorted(files) == sorted({*own, *(f"clustersim/{name}" for name in listed.stdout.split())})
+    below = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
+    listed = [f"clustersim/{path.relative_to(ROOT)}" for path in below if path.parent.name != "__pycache__"]
+    assert sorted(files) == sorted(["clustersim/__init__.py", "clustersim/__main__.py", "clustersim/py.typed", *listed])
 
 
 def test_the_command_runs_beside_folders_of_those_names(site: Path, home: Path) -> None:

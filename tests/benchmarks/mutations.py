@@ -48,7 +48,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 SIMULATIONS = "tests/test_golden.py"
 """Tests of whole simulations, which most faults change."""
 
-ALL = ("tests", "simulator", "topologies", "workloads", "scenarios")
+ALL = ("tests", "clustersim")
 """All tests."""
 
 LEFT_BEHIND = {".git", ".venv", "runs", "build", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
@@ -286,7 +286,7 @@ def main() -> None:
     known, faults = rows(given.results), drawn(given.count, given.seed)
     with TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        shutil.copytree(ROOT, tree, ignore=lambda place, _: LEFT_BEHIND if Path(place) == ROOT else set())
+        shutil.copytree(ROOT, tree, symlinks=True, ignore=lambda at, _: LEFT_BEHIND if Path(at) == ROOT else set())
         for number, fault in enumerate(faults, 1):
             found = known.setdefault(fault, {})
             stages = {"near": near(fault.file)}
