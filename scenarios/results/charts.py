@@ -18,13 +18,12 @@ from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.results.titles import chart_title, place_title
 from clustersim.scenarios.results.variant_points import sweep
 from clustersim.simulator.charts import figures as plot
-from clustersim.simulator.charts.bars import Bar, breakdown_bars, operators_chart
+from clustersim.simulator.charts.bars import Bar, breakdown_bars, operators_chart, repeats_chart
 from clustersim.simulator.charts.canvas import Window, style
 from clustersim.simulator.charts.collective_steps import steps_chart
 from clustersim.simulator.charts.gantt import MOST_PANELS, PANELS, variants_chart
 from clustersim.simulator.charts.memory import Held, states_chart
 from clustersim.simulator.charts.sweep import sweep_chart
-from clustersim.simulator.charts.variation import repeats_chart
 from clustersim.simulator.network.library import tuner
 from clustersim.simulator.network.step import Group, Step
 from clustersim.simulator.reading.errors import ScenarioError

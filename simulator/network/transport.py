@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf, log2
 
-from clustersim.simulator.hardware.links import STORES, Link
-from clustersim.simulator.network.tcp import ONE_CORE, TCP
+from clustersim.simulator.hardware.links import ONE_CORE, STORES, TCP, Link
 
 NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
 """Link classes, as in NCCL (src/graph/tuning.cc, NCCL_HW_*)."""

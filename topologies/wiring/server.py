@@ -12,8 +12,7 @@ from itertools import combinations, pairwise
 from math import isinf
 
 from clustersim.simulator.hardware.accelerator import Accelerator
-from clustersim.simulator.hardware.links import DRAM, Link
-from clustersim.simulator.network.tcp import TCP
+from clustersim.simulator.hardware.links import DRAM, TCP, Link
 from clustersim.simulator.reading.errors import ClusterError
 
 PCIE = ("pcie_switch", "host")

@@ -20,7 +20,7 @@ from simpy import Event
 
 from clustersim.simulator.analysis.timeline import RateIntervals
 from clustersim.simulator.engine.interface.setup import Background, CapacityChange
-from clustersim.simulator.engine.reference.clock import Clock, Work
+from clustersim.simulator.engine.reference.resources import Clock, Work
 from clustersim.simulator.network.plan import Flow
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from clustersim.simulator.hardware.links import PAYLOAD, STACK
 from clustersim.simulator.network.library import nccl_tables
 from clustersim.simulator.network.library.nccl_tables import (
     AMPERE_LIMIT,
@@ -31,7 +32,6 @@ from clustersim.simulator.network.library.nccl_tables import (
     Tables,
 )
 from clustersim.simulator.network.library.transport_parameters import overridden, section
-from clustersim.simulator.network.tcp import PAYLOAD, STACK
 from clustersim.simulator.network.transport import NET, NVLINK, PCI, Transport
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.validation import validated

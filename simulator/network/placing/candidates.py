@@ -11,6 +11,7 @@ from functools import cached_property
 from math import inf
 
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import connection_limit
 from clustersim.simulator.network.placing.rings_and_tori import group_of, torus_of
 from clustersim.simulator.network.placing.routes import (
     MOST_CHANNELS,
@@ -22,7 +23,6 @@ from clustersim.simulator.network.placing.routes import (
 )
 from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.network.step import Group, Step
-from clustersim.simulator.network.tcp import connection_limit
 from clustersim.simulator.network.transport import NET, GroupProperties, Transport
 
 
@@ -94,7 +94,7 @@ class GroupTopology:
         load = self.link_load(step)
         latencies = [latency for latency, _ in load.hops]
         connections = transport.tcp_sockets * max(1, transport.blocks)
-        return connections * connection_limit(self.cluster, load.paths, latencies)
+        return connections * connection_limit(self.cluster.links, load.paths, latencies)
 
     def most(self, step: Step) -> int:
         """Return the most concurrent transfers that one position sends or receives.

@@ -11,9 +11,8 @@ from math import lcm
 from zlib import crc32
 
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.hardware.links import Link, is_tcp
 from clustersim.simulator.network.step import Step
-from clustersim.simulator.network.tcp import is_tcp
 from clustersim.simulator.network.transport import NET, NVLINK, PCI, GroupProperties, link_class
 
 FEW = 16
