@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.simulator.analysis.metrics import keys, part_of
-from clustersim.simulator.analysis.span_causes import Causes, Place, Spans
+from clustersim.simulator.analysis.span_causes import Causes, SpanPlace, Spans
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Floats, Integers, Timeline
 from clustersim.simulator.schedule.ops import Op
 from clustersim.simulator.schedule.schedule import Schedule
@@ -122,7 +122,7 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     Raises `SimulatorError` if the timeline was not simulated, or does not have the spans of all ranks.
     """
     causes = Causes(timeline)
-    stretches: list[tuple[Place, Place]] = []
+    stretches: list[tuple[SpanPlace, SpanPlace]] = []
     last = causes.last()
     while last is not None:
         first = causes.first_of_run(last)
@@ -131,7 +131,7 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     return _path(timeline, causes, stretches[::-1])
 
 
-def _path(timeline: Timeline, causes: Causes, stretches: Sequence[tuple[Place, Place]]) -> CriticalPath:
+def _path(timeline: Timeline, causes: Causes, stretches: Sequence[tuple[SpanPlace, SpanPlace]]) -> CriticalPath:
     """Return the path over *stretches*, each given by its first and last span."""
     pieces = [(causes.spans(first.rank), slice(first.span, last.span + 1)) for first, last in stretches]
     step, op = (

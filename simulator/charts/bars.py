@@ -44,7 +44,7 @@ from clustersim.simulator.charts.palette import (
     part_paint,
     parts_in_order,
 )
-from clustersim.simulator.charts.rank_groups import Group, same_values
+from clustersim.simulator.charts.rank_groups import RankGroup, same_values
 from clustersim.simulator.charts.rows import shown
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.files import suffix_of
@@ -92,7 +92,7 @@ def breakdown_chart(
     """Return bars of the mean over all GPU ranks, and of each class of them or of *ranks*; always of the whole step."""
     gpus = set(timeline.gpu_ranks)
 
-    def joined(classes: Mapping[int, Integers]) -> list[Group]:
+    def joined(classes: Mapping[int, Integers]) -> list[RankGroup]:
         kept = {first: ranks for first, ranks in classes.items() if first in gpus}
         rows = {first: np.array(list(metrics.rank_breakdown(timeline, first).values())) for first in kept}
         return same_values(rows, kept, LEAST_PIXELS * timeline.step_time / PIXELS)

@@ -1,9 +1,8 @@
-"""Boxes narrower than some pixels are merged into shades: the share of each paint in each column of pixels, smoothed
-where boxes repeat every few pixels and would beat with them (moire).
+"""Shades: boxes narrower than some pixels are merged, and each column of pixels shows the share of each paint in it.
 
 A row is drawn as boxes if they are wide enough to be distinguished, and as columns of pixels elsewhere. A column is
 divided among all spans in it, so that no span is lost, none is drawn too large, and equal patterns look equal. Where
-spans of several paints alternate every few pixels, their shares are smoothed (no moire).
+spans of several paints alternate every few pixels, which would beat with the pixels (moire), their shares are smoothed.
 """
 
 from __future__ import annotations
@@ -22,57 +21,12 @@ from clustersim.simulator.charts.rows import Boxes
 REACH = 8
 """Columns to each side of a moving mean; boxes that repeat within so many columns cannot be told apart in a mixture."""
 
-
-def smoothed(shares: Floats, columns: Integers, ends: Sequence[Integers]) -> Floats:
-    """Return the *shares* of paints, of shape (paints, columns), with moving means where several paints mix.
-
-    *columns*: the numbers of the columns, ascending. *ends*: for each paint the columns between which it is present,
-    begins and ends; no mean extends over such a column, so that phases keep their edges. The sum of the shares of a
-    paint stays the same.
-    """
-    result = shares.copy()
-    for first, last in _segments(columns, _cuts(np.concatenate([*ends, np.zeros(0, np.int64)]))):
-        part = shares[:, first:last]
-        if last - first > 2 and np.count_nonzero(part.max(axis=1)) > 1:
-            result[:, first:last] = _mean(_mean(part))
-    return result
-
-
-def _cuts(ends: Integers) -> Integers:
-    """Return the columns of *ends*; of several within a few columns that with most of them, else the first.
-
-    >>> _cuts(np.array([10, 12, 12, 40])).tolist()
-    [12, 40]
-    """
-    cuts, counts = np.unique(ends, return_counts=True)
-    groups = np.split(np.arange(len(cuts)), np.flatnonzero(np.diff(cuts) > REACH // 2) + 1)
-    return np.array([cuts[group[counts[group].argmax()]] for group in groups if len(group)], np.int64)
-
-
-def _segments(columns: Integers, cuts: Integers) -> Iterator[tuple[int, int]]:
-    """Yield the begin and end of each sequence of neighbouring *columns* without one of *cuts* inside."""
-    if not len(columns):
-        return
-    breaks = np.diff(columns) > 1
-    breaks |= np.isin(columns[1:], cuts)
-    edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(columns)]
-    yield from pairwise(edges)
-
-
-def _mean(part: Floats) -> Floats:
-    """Return the moving means of each row of *part*; mirrored ends keep the sum of the row."""
-    reach = min(REACH, part.shape[1] // 2)
-    padded = np.pad(part, ((0, 0), (reach, reach)), mode="symmetric")
-    sums = np.cumsum(np.pad(padded, ((0, 0), (1, 0))), axis=1)
-    width = 2 * reach + 1
-    means: Floats = np.maximum(sums[:, width:] - sums[:, :-width], 0.0) / width
-    return means
-
-
 LEAST_BOX = 3.0
 """Least width in pixels of a box; the edges of a narrower one would hide its neighbours."""
+
 LEAST_EDGED = 6.0
 """Least width in pixels of the median box for boxes with edges; boxes without edges merge where they touch."""
+
 TOUCHING = 1e-9
 """Largest gap between touching boxes, as a share of the window: rounding."""
 
@@ -201,6 +155,52 @@ def _shares(boxes: Sequence[Boxes], edges: Floats) -> tuple[list[Paint], Floats]
     left = np.maximum(1.0 - shares[works].sum(axis=0), 0.0)
     shares[~works] = np.minimum(shares[~works], left)
     return paints, shares
+
+
+def smoothed(shares: Floats, columns: Integers, ends: Sequence[Integers]) -> Floats:
+    """Return the *shares* of paints, of shape (paints, columns), with moving means where several paints mix.
+
+    *columns*: the numbers of the columns, ascending. *ends*: for each paint the columns between which it is present,
+    begins and ends; no mean extends over such a column, so that phases keep their edges. The sum of the shares of a
+    paint stays the same.
+    """
+    result = shares.copy()
+    for first, last in _segments(columns, _cuts(np.concatenate([*ends, np.zeros(0, np.int64)]))):
+        part = shares[:, first:last]
+        if last - first > 2 and np.count_nonzero(part.max(axis=1)) > 1:
+            result[:, first:last] = _mean(_mean(part))
+    return result
+
+
+def _cuts(ends: Integers) -> Integers:
+    """Return the columns of *ends*; of several within a few columns that with most of them, else the first.
+
+    >>> _cuts(np.array([10, 12, 12, 40])).tolist()
+    [12, 40]
+    """
+    cuts, counts = np.unique(ends, return_counts=True)
+    groups = np.split(np.arange(len(cuts)), np.flatnonzero(np.diff(cuts) > REACH // 2) + 1)
+    return np.array([cuts[group[counts[group].argmax()]] for group in groups if len(group)], np.int64)
+
+
+def _segments(columns: Integers, cuts: Integers) -> Iterator[tuple[int, int]]:
+    """Yield the begin and end of each sequence of neighbouring *columns* without one of *cuts* inside."""
+    if not len(columns):
+        return
+    breaks = np.diff(columns) > 1
+    breaks |= np.isin(columns[1:], cuts)
+    edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(columns)]
+    yield from pairwise(edges)
+
+
+def _mean(part: Floats) -> Floats:
+    """Return the moving means of each row of *part*; mirrored ends keep the sum of the row."""
+    reach = min(REACH, part.shape[1] // 2)
+    padded = np.pad(part, ((0, 0), (reach, reach)), mode="symmetric")
+    sums = np.cumsum(np.pad(padded, ((0, 0), (1, 0))), axis=1)
+    width = 2 * reach + 1
+    means: Floats = np.maximum(sums[:, width:] - sums[:, :-width], 0.0) / width
+    return means
 
 
 def colours(shades: Shades, fills: Floats, lines: int) -> Floats:

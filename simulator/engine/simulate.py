@@ -287,7 +287,7 @@ class _Repeats:
                 raise
 
     def _step_time(self, seed: int) -> float:
-        from clustersim.simulator.engine.compiled.execution import Execution
+        from clustersim.simulator.engine.compiled.execution import CompiledExecution
 
         def watch(fraction: float) -> None:
             if self.stopped.is_set():
@@ -295,7 +295,7 @@ class _Repeats:
             self.fractions[seed] = fraction
             self.simulation.fraction = sum(self.fractions.values()) / len(self.fractions)
 
-        execution = Execution(self._lowered(seed), watch)
+        execution = CompiledExecution(self._lowered(seed), watch)
         outcome = execution.run()
         schedule = self.simulation.schedule
         error = deadlock(schedule, self.simulation.classes.representative, outcome.waiting)

@@ -1,9 +1,8 @@
 """A transport is a version of a communication library: the costs that it adds to the links, and its algorithms.
 
 All of it is data, so a calibration can replace any number. Bandwidths are in bytes/s, latencies in s. A library chooses
-by a tuning model, which may differ from the times that it takes. That model is a transport too.
-
-Classes of links, and the properties of a group of ranks on which a library's choice depends.
+by a tuning model, which may differ from the times that it takes. That model is a transport too. Costs are by class of
+link; the choice depends on the properties of the group of ranks.
 """
 
 from __future__ import annotations

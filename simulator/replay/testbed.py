@@ -36,7 +36,7 @@ from clustersim.simulator.replay.network_namespaces import (
     unavailable_reason,
 )
 from clustersim.simulator.replay.processes import blocked
-from clustersim.simulator.replay.rank_process import Place
+from clustersim.simulator.replay.rank_process import NetworkPlace
 
 FRAME = 1514
 """Bytes of a full frame as tc counts it."""
@@ -75,6 +75,20 @@ exists in every kernel and never slows down to probe. A window that stays open a
 a step.
 """
 
+RANKS = 16
+"""With more processes than this, ranks would wait for the cores of a common machine instead of the network."""
+
+DEVICES = ("gpu", "host")
+"""Kinds of vertices that do not forward. All others are switches."""
+
+INTERFACE = "net0"
+"""Of every device."""
+
+NETWORK = "198.18.0"
+"""The network reserved for benchmarks (RFC 2544, appendix C.2.2)."""
+
+_built = count()
+
 
 def shape(interface: str, link: Link, *, delays: bool) -> Iterator[str]:
     """Yield the lines of tc that limit *interface* to *link*.
@@ -99,13 +113,6 @@ def delays(namespace: str) -> bool:
         return False
     subprocess.run(["tc", "-n", namespace, "qdisc", "del", "dev", "lo", "root"], capture_output=True, check=False)
     return True
-
-
-RANKS = 16
-"""With more processes than this, ranks would wait for the cores of a common machine instead of the network."""
-
-DEVICES = ("gpu", "host")
-"""Kinds of vertices that do not forward. All others are switches."""
 
 
 def switch_tree(cluster: Cluster, devices: Sequence[str]) -> nx.DiGraph[str]:
@@ -164,20 +171,11 @@ def _fault(graph: nx.DiGraph[str], devices: Sequence[str]) -> str | None:
     return None
 
 
-INTERFACE = "net0"
-"""Of every device."""
-
-NETWORK = "198.18.0"
-"""The network reserved for benchmarks (RFC 2544, appendix C.2.2)."""
-
-_built = count()
-
-
 @dataclass(frozen=True, slots=True)
 class Testbed:
     """The *places* of the ranks, and the *cluster* as built: without latencies if the kernel has no netem."""
 
-    places: tuple[Place, ...]
+    places: tuple[NetworkPlace, ...]
     cluster: Cluster
 
 
@@ -197,7 +195,7 @@ def build(cluster: Cluster, devices: Sequence[str]) -> Iterator[Testbed]:
     run, process = f"{owner()}-{next(_built)}-", os.getpid()
     with processes.orderly_termination():
         try:
-            delayed = _Builder(run, graph, tuple(dict.fromkeys(devices))).build()
+            delayed = _TestbedBuilder(run, graph, tuple(dict.fromkeys(devices))).build()
             yield Testbed(_places(run, devices), cluster if delayed else cluster.map_links(_without_latency))
         finally:
             # a forked child that ends early must not remove its parent's testbed
@@ -210,10 +208,10 @@ def _without_latency(link: Link) -> Link:
     return replace(link, latency=0.0)
 
 
-def _places(run: str, devices: Sequence[str]) -> tuple[Place, ...]:
+def _places(run: str, devices: Sequence[str]) -> tuple[NetworkPlace, ...]:
     number = {device: number for number, device in enumerate(dict.fromkeys(devices), start=1)}
     return tuple(
-        Place(rank, _namespace(run, device), INTERFACE, f"{NETWORK}.{number[device]}")
+        NetworkPlace(rank, _namespace(run, device), INTERFACE, f"{NETWORK}.{number[device]}")
         for rank, device in enumerate(devices)
     )
 
@@ -223,7 +221,7 @@ def _namespace(run: str, device: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Builder:
+class _TestbedBuilder:
     """Builds the tree *graph* with *devices* as leaves, in namespaces with the prefix *run*."""
 
     run: str

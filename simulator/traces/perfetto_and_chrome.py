@@ -31,6 +31,7 @@ from clustersim.simulator.traces.protobuf import FIXED_64, LENGTH, VARINT, tag, 
 from clustersim.simulator.traces.slices import Args, Slices, Track, op_texts, process_name, slices, tracks
 
 NANOSECOND = 1e-9
+
 MOST_POINTS = 2_000
 """Values of a counter: more than a screen has columns."""
 
@@ -39,6 +40,17 @@ LINKS = 1 << 40
 
 FIRST_COUNTER = 1 << 10
 """Ids of the counters of a rank begin here, behind those of its streams."""
+
+SEQUENCE = 1
+"""The one packet sequence of the file."""
+
+_DOUBLE, _FIXED = struct.Struct("<d"), struct.Struct("<Q")
+
+_PACKET = tag(1, LENGTH)
+"""`Trace.packet`, the only field of a trace."""
+
+MOST_SPANS = 1_000_000
+"""Spans that a viewer in a browser can still show; as JSON about 200 MB."""
 
 
 def counters(timeline: Timeline, ranks: Sequence[int], sequence: int) -> Iterator[bytes]:
@@ -102,10 +114,6 @@ def _encoded(trace: Any, packet: Any) -> bytes:
     return encoded
 
 
-SEQUENCE = 1
-"""The one packet sequence of the file."""
-
-
 def perfetto(timeline: Timeline, ranks: Sequence[int], *, counted: bool = False) -> bytes:
     """Return the timeline as Perfetto's protobuf; times in whole ns.
 
@@ -164,9 +172,6 @@ def _slices(
         yield form.packet(end, stop)
 
 
-_DOUBLE, _FIXED = struct.Struct("<d"), struct.Struct("<Q")
-
-
 class _Form:
     """Encoded pieces of packets; the numbers of fields are those of Perfetto's own definition."""
 
@@ -216,10 +221,6 @@ class _Form:
         return _PACKET + varint(len(content)) + content
 
 
-_PACKET = tag(1, LENGTH)
-"""`Trace.packet`, the only field of a trace."""
-
-
 def _uuid(rank: int, place: int) -> int:
     """Return the id of a track: *place* 0 is the process of *rank*, n + 1 its n-th stream."""
     return (rank + 1) << 20 | place
@@ -243,10 +244,6 @@ def _descriptors(timeline: Timeline, rank: int) -> Iterator[Any]:
         stream.uuid, stream.parent_uuid = _uuid(rank, track.number + 1), _uuid(rank, 0)
         stream.name, stream.sibling_order_rank = track.stream, track.number
         yield packet
-
-
-MOST_SPANS = 1_000_000
-"""Spans that a viewer in a browser can still show; as JSON about 200 MB."""
 
 
 def write(timeline: Timeline, path: Path | str, ranks: Sequence[int] | None = None) -> None:

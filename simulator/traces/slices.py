@@ -34,6 +34,12 @@ from clustersim.simulator.schedule.schedule import Schedule
 NOWHERE = -1
 """Stands for a rank or a span that does not exist."""
 
+Args = dict[str, str | float]
+"""Arguments of a slice in a viewer, by name."""
+
+KINDS = ("compute", "communication", "copy", "host")
+"""Kinds of streams, in the order in which they are drawn."""
+
 
 class Arrows(NamedTuple):
     """The number of the arrow, from 1, that starts or ends at each span; 0 for none. Arrays of one length.
@@ -121,13 +127,6 @@ def _first_of_each(values: Integers) -> npt.NDArray[np.bool_]:
     first = np.zeros(len(values), np.bool_)
     first[np.unique(values, return_index=True)[1]] = True
     return first
-
-
-Args = dict[str, str | float]
-"""Arguments of a slice in a viewer, by name."""
-
-KINDS = ("compute", "communication", "copy", "host")
-"""Kinds of streams, in the order in which they are drawn."""
 
 
 class Track(NamedTuple):

@@ -1,10 +1,9 @@
-"""The network that a fabric works on: the ports of all NICs, and the switches and links that it adds.
+"""The network that a fabric works on: the ports of all NICs, the switches and links that the fabric adds, and the
+choice among equal-cost paths.
 
 A fabric is a function ``(network, ...) -> FabricRouter``. It adds switches and links, connects every port to a switch,
 and returns a router that computes routes from the structure, so no table of routes is made. Vertices and ports are
 numbers. Whole sets of ports are connected at once.
-
-The choice among equal-cost paths through a fabric: of packets, of connections, or of destinations.
 """
 
 from __future__ import annotations

@@ -32,12 +32,11 @@ class Drives:
 class Server:
     """The parts of a server.
 
-    *drives*: its NVMe drives, all together.
-
     *intra*: the link between GPUs. It is one of the *links* of a GPU, or, if *links* is None, everything between a GPU
     and one neighbour (a GPU, a switch). *bus*: from GPUs and PCIe switches to a host. *nic_bus*: from there to a NIC.
     *socket*: from host to host. *nic*: from a NIC to the fabric. *pcie_switches* is 0 if devices are linked to their
-    socket directly. Devices are spread over switches, and switches over sockets, in order and evenly.
+    socket directly. Devices are spread over switches, and switches over sockets, in order and evenly. *drives*: its
+    NVMe drives, all together.
     """
 
     accelerator: Accelerator

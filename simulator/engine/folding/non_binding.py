@@ -31,6 +31,13 @@ ROUNDING = 1e-12
 
 Efficiency = Callable[[Link], float]
 
+Floats = NDArray[np.float64]
+
+Flags = NDArray[np.bool_]
+
+AT_ONCE = 2**20
+"""The number of comparisons that are made together, which bounds memory."""
+
 
 def non_binding(cluster: Cluster, efficiency: Efficiency) -> Indices:
     """The numbers of the links that no load can fill. *efficiency*: the usable fraction of a bandwidth."""
@@ -77,13 +84,6 @@ def ragged_arange(begins: Indices, lengths: Indices) -> Indices:
     """
     ends = np.cumsum(lengths)
     return np.arange(lengths.sum()) + np.repeat(begins - ends + lengths, lengths)
-
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-
-AT_ONCE = 2**20
-"""The number of comparisons that are made together, which bounds memory."""
 
 
 class Shares(NamedTuple):

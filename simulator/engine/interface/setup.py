@@ -19,12 +19,10 @@ from clustersim.simulator.engine.interface.pricing import Pricing
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.network.library.communicator import Communicator
-from clustersim.simulator.network.placing.isomorphic_groups import Placement
 from clustersim.simulator.network.placing.routes import link_shares
 from clustersim.simulator.network.plan import Flow, TransferPlan
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.schedule.matching import Matching
-from clustersim.simulator.schedule.mesh import family
 from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
 from clustersim.simulator.schedule.schedule import Schedule
 
@@ -154,7 +152,7 @@ class Unfolded:
 
     def plan(self, name: Communication, op: Op) -> TransferPlan:
         """The plan between the partners themselves."""
-        return plan_of(self.communicator, op, partners(self.schedule, name))
+        return self.communicator.plan(op, partners(self.schedule, name))
 
 
 def communication(schedule: Schedule, rank: int, op: Op) -> tuple[object, ...]:
@@ -181,30 +179,6 @@ def partners(schedule: Schedule, name: Communication) -> tuple[int, ...]:
             ranks = schedule.mesh.axes[axis].groups[group]
             return ranks[sender], ranks[receiver]
     raise AssertionError(name)
-
-
-def plan_of(communicator: Communicator, op: Op, ranks: tuple[int, ...]) -> TransferPlan:
-    """The plan of *op* between *ranks*; of a message the sender, then the receiver."""
-    if isinstance(op, Copy):
-        return communicator.copy(ranks[0], op.nbytes, op.source, op.to)
-    assert isinstance(op, Collective | Send | Recv)
-    if isinstance(op, Collective):
-        return communicator.collective(op.kind, family(op.over), ranks, op.nbytes, op.root, op.algorithm, op.per_peer)
-    sender, receiver = ranks
-    return communicator.send(sender, receiver, op.nbytes)
-
-
-def placements(communicator: Communicator, op: Op, groups: Indices) -> Placement:
-    """The placement of *groups*, each the partners of one communication, for *op*. Isomorphic groups share a plan.
-
-    *groups* has the shape ``(communications, partners)``.
-    """
-    if isinstance(op, Copy):
-        return communicator.copies(groups[:, 0], op.source, op.to)
-    assert isinstance(op, Collective | Send | Recv)
-    if isinstance(op, Collective):
-        return communicator.collectives(op.kind, family(op.over), op.nbytes, op.root, op.algorithm, groups, op.per_peer)
-    return communicator.sends(groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ class Processor:
 
 
 @dataclass(eq=False)
-class Service:
+class ServiceRequest:
     """The op of index *op* of *rank* at a server: *arrived* and *begin* (of its service) in s, *done* its end.
 
     *holds*: the server stays busy until it is released.
@@ -148,7 +148,7 @@ class Service:
     begin: float = 0.0
 
 
-class Server:
+class OpServer:
     """A resource of the whole schedule. It executes one op at a time, at full speed, and never interrupts it.
 
     The next op is the one of the lowest priority number, then the first to arrive. Arrivals of one instant
@@ -158,12 +158,12 @@ class Server:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self._waiting: list[Service] = []
+        self._waiting: list[ServiceRequest] = []
         self._busy, self._free_since = False, 0.0
 
-    def request(self, priority: int, rank: int, op: int, seconds: float, *, holds: bool = False) -> Service:
+    def request(self, priority: int, rank: int, op: int, seconds: float, *, holds: bool = False) -> ServiceRequest:
         """Queue the op of index *op* of *rank*; its service takes *seconds*."""
-        service = Service(priority, self.clock.now, rank, op, seconds, self.clock.event(), holds)
+        service = ServiceRequest(priority, self.clock.now, rank, op, seconds, self.clock.event(), holds)
         self._waiting.append(service)
         self._choose_soon()
         return service
@@ -191,7 +191,7 @@ class Server:
         self._busy, self._free_since = False, self.clock.now
         self._choose_soon()
 
-    def _end(self, service: Service) -> None:
+    def _end(self, service: ServiceRequest) -> None:
         service.done.succeed()
         if not service.holds:
             self.release()

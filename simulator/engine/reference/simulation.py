@@ -17,12 +17,11 @@ from simpy import Event
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns
 from clustersim.simulator.engine.interface.outcome import Executed, Outcome, Waiting
 from clustersim.simulator.engine.interface.setup import Communication, Setup
-from clustersim.simulator.engine.reference.network import Network
-from clustersim.simulator.engine.reference.resources import Clock, Processor, Server
+from clustersim.simulator.engine.reference.network import FluidNetwork
+from clustersim.simulator.engine.reference.resources import Clock, OpServer, Processor
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.schedule.matching import request_of
 from clustersim.simulator.schedule.ops import Compute, Delay, Op, Recv, Send
-from clustersim.simulator.schedule.schedule import Schedule
 
 EVENTS_BETWEEN_REPORTS = 10_000
 """SimPy processes some hundred thousand events a second, so progress is reported many times a second."""
@@ -38,10 +37,10 @@ def run(setup: Setup, watch: Callable[[float], None] | None = None, most_rates: 
     Raises `TooManyRatesError` if the network solves more than *most_rates*.
     """
     clock = Clock()
-    network = Network(clock, setup.classes.capacity)
+    network = FluidNetwork(clock, setup.classes.capacity)
     gpus = {rank: Processor(clock) for rank in np.unique(setup.classes.representative).tolist()}
     hosts: dict[Hashable, Processor] = {}
-    servers = {name: Server(clock) for name in _server_names(setup.schedule)}
+    servers = {name: OpServer(clock) for program in setup.schedule.programs for name in program.servers()}
     rendezvous = Rendezvous(clock, setup, network, gpus)
     ranks = []
     for number, gpu in gpus.items():
@@ -64,7 +63,7 @@ def run(setup: Setup, watch: Callable[[float], None] | None = None, most_rates: 
 
 
 def _run(
-    clock: Clock, ranks: list[Rank], watch: Callable[[float], None] | None, network: Network, most_rates: float
+    clock: Clock, ranks: list[Rank], watch: Callable[[float], None] | None, network: FluidNetwork, most_rates: float
 ) -> None:
     """Process events until all ranks have finished, or until there is no event left (a deadlock)."""
     total, unfinished = sum(rank.unended for rank in ranks), list(ranks)
@@ -81,18 +80,13 @@ def _run(
             watch(1.0 - sum(rank.unended for rank in unfinished) / total)
 
 
-def _server_names(schedule: Schedule) -> set[str]:
-    ops = (op for program in schedule.programs for op in program.distinct())
-    return {op.at_server for op in ops if op.at_server is not None}
-
-
 class Resources(NamedTuple):
     """The resources on which the ops of one rank execute; *host*: None if the rank computes on none."""
 
     rendezvous: Rendezvous
     gpu: Processor
     host: Processor | None
-    servers: Mapping[str, Server]
+    servers: Mapping[str, OpServer]
 
 
 @dataclass(eq=False)
@@ -250,7 +244,7 @@ class Rendezvous:
     *gpus*: by representative its GPU; a collective reserves SMs of the GPUs of its members while it executes.
     """
 
-    def __init__(self, clock: Clock, setup: Setup, network: Network, gpus: Mapping[int, Processor]) -> None:
+    def __init__(self, clock: Clock, setup: Setup, network: FluidNetwork, gpus: Mapping[int, Processor]) -> None:
         self.clock, self.setup, self.network, self.gpus = clock, setup, network, gpus
         self._pending: dict[Hashable, Pending] = {}
         self._executed: dict[Hashable, tuple[Communication, Op, int]] = {}

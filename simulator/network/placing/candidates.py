@@ -25,6 +25,9 @@ from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.network.step import Group, Step
 from clustersim.simulator.network.transport import NET, GroupProperties, Transport
 
+GROUPED = "all_to_all", "gather", "scatter"
+"""Collectives that are sends and receives of one group."""
+
 
 class GroupTopology:
     """A group of *devices* that communicates by *transport*. Routes, link loads and flows are found once and kept.
@@ -157,10 +160,6 @@ class GroupTopology:
         return max([slowest, *(weight / self.cluster.links[link].bandwidth for link, weight in taken.items())])
 
 
-GROUPED = "all_to_all", "gather", "scatter"
-"""Collectives that are sends and receives of one group."""
-
-
 @dataclass(frozen=True, slots=True)
 class PlacedStep:
     """A *step* on the links: *latency* seconds, then *flows*, which take *busy* seconds on idle links."""
@@ -172,7 +171,7 @@ class PlacedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class AlgorithmCandidate:
     """The *placed* steps of *algorithm* by *protocol*.
 
     *base*: seconds paid once. *latency_factor* applies to all latency.
@@ -198,7 +197,7 @@ class Candidate:
 
 def candidates(
     transport: Transport, topology: GroupTopology, kind: str, choices: Mapping[str, Sequence[Step]], nbytes: float
-) -> Iterator[Candidate]:
+) -> Iterator[AlgorithmCandidate]:
     """Yield each of *choices* (steps by algorithm) with each protocol that *transport* may use."""
     for algorithm, steps in choices.items():
         protocols = transport.usable_protocols(algorithm, topology.properties)
@@ -216,7 +215,7 @@ def candidate(
     protocol: str,
     steps: Sequence[Step],
     nbytes: float,
-) -> Candidate:
+) -> AlgorithmCandidate:
     """Return the *steps* of a collective of *nbytes* by *algorithm* and *protocol*, with the costs of *transport*."""
     properties = topology.properties
     if transport.chains_by_rank and algorithm == "tree" and properties.servers != 2:
@@ -259,7 +258,7 @@ def candidate(
         return PlacedStep(step, latency, flows, round_busy * step.repeat)
 
     latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)
-    return Candidate(
+    return AlgorithmCandidate(
         algorithm,
         protocol,
         tuple(map(placed, steps)),

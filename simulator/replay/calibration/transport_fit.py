@@ -1,11 +1,9 @@
 """Calibration fits the parameters of a transport to measurements, through the same plans that the simulator makes.
-What is free are the values of a library that depend on the machine, in groups.
 
-Values that a library distinguishes (by link class, algorithm, protocol) keep their ratios unless measurements require
-more: one factor applies to all latencies of a link class. Extensions add further parameters.
-
-The free parameters are those of the library that change a measurement. Further parameters are added one by one while
-Bayes' information criterion justifies them.
+The free parameters are the values of a library that depend on the machine and change a measurement, in groups. Values
+that a library distinguishes (by link class, algorithm, protocol) keep their ratios unless measurements require more:
+one factor applies to all latencies of a link class. Extensions add further parameters one by one, while Bayes'
+information criterion justifies them.
 """
 
 from __future__ import annotations
@@ -23,9 +21,10 @@ from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Phase, TransferPlan
 from clustersim.simulator.network.transport import Transport
 from clustersim.simulator.replay.calibration.measurements import SEND, Measurement
-from clustersim.simulator.replay.calibration.robust_regression import Fit, Vector, fit
+from clustersim.simulator.replay.calibration.robust_regression import Array, RobustFit, fit
 
 SCALARS = ("launch",)
+
 TABLES = ("base_latency", "hop_latency", "efficiency", "attainable", "limits", "ceilings")
 """Parameters and tables of a transport that depend on the machine. The others are properties of the library."""
 
@@ -38,9 +37,15 @@ LATENCY_RATIO, RATE_RATIO = 4.0, 4.0
 Key = tuple[str, Any]
 """A table of a transport and one of its keys; or the name of a scalar parameter, and None."""
 
+PRIOR_DEVIATION = log(10.0)
+"""Standard deviation of the logarithm of a machine's value about the library's: a factor of ten."""
+
+UNDETERMINED = 0.7
+"""A parameter whose error is this share of `PRIOR_DEVIATION` or more was not measured. The library's value stays."""
+
 
 @dataclass(frozen=True)
-class Parameter:
+class FreeParameter:
     """A factor on *entries*: keys and their initial values."""
 
     entries: tuple[tuple[Key, float], ...]
@@ -50,12 +55,12 @@ class Parameter:
         """The first key, which names the parameter."""
         return self.entries[0][0]
 
-    def times(self, factor: float) -> Parameter:
+    def times(self, factor: float) -> FreeParameter:
         """Return the parameter with its initial values multiplied by *factor*."""
-        return Parameter(tuple((key, value * factor) for key, value in self.entries))
+        return FreeParameter(tuple((key, value * factor) for key, value in self.entries))
 
 
-def with_values(transport: Transport, parameters: Iterable[Parameter]) -> Transport:
+def with_values(transport: Transport, parameters: Iterable[FreeParameter]) -> Transport:
     """Return *transport* with the entries of *parameters*. The last of several values of one entry counts."""
     changes: dict[str, Any] = {}
     for parameter in parameters:
@@ -67,7 +72,7 @@ def with_values(transport: Transport, parameters: Iterable[Parameter]) -> Transp
     return replace(transport, **changes)
 
 
-def library_parameters(library: Transport) -> list[Parameter]:
+def library_parameters(library: Transport) -> list[FreeParameter]:
     """Return the values of *library* that may be free."""
     groups: dict[Any, dict[Key, float]] = {
         name: {(name, None): getattr(library, name)} for name in SCALARS if getattr(library, name)
@@ -76,7 +81,7 @@ def library_parameters(library: Transport) -> list[Parameter]:
         for key, value in getattr(library, table).items():
             if value > 0:
                 groups.setdefault(_group(library, table, key), {})[table, key] = value
-    return [Parameter(tuple(entries.items())) for entries in groups.values()]
+    return [FreeParameter(tuple(entries.items())) for entries in groups.values()]
 
 
 def _group(library: Transport, table: str, key: Any) -> tuple[Any, ...]:
@@ -109,10 +114,10 @@ class Observed:
     rate: float
 
 
-Extended = tuple[Transport, list[Parameter]]
+Extended = tuple[Transport, list[FreeParameter]]
 
 
-def extensions(transport: Transport, parameters: Sequence[Parameter], observed: Observed) -> Iterator[Extended]:
+def extensions(transport: Transport, parameters: Sequence[FreeParameter], observed: Observed) -> Iterator[Extended]:
     """Yield each possible addition to *parameters* of *transport*."""
     if len(transport.protocols) > 1:
         for protocol in dict.fromkeys(protocol for _, protocol in observed.used):
@@ -127,25 +132,25 @@ def extensions(transport: Transport, parameters: Sequence[Parameter], observed: 
             {("ceilings", (algorithm, protocol, "any")): rate},
         ):
             if entries and not taken.keys() & entries.keys():
-                yield transport, [*parameters, Parameter(tuple(entries.items()))]
+                yield transport, [*parameters, FreeParameter(tuple(entries.items()))]
     if any(table == "hop_latency" for table, _ in taken):
         yield _with_long(transport, parameters, observed.rate)
 
 
-def _separate_latencies(transport: Transport, parameters: Sequence[Parameter], protocol: str) -> Iterator[Extended]:
+def _separate_latencies(transport: Transport, parameters: Sequence[FreeParameter], protocol: str) -> Iterator[Extended]:
     """A separate factor for the latencies of *protocol*."""
 
     def its(key: Key) -> bool:
         return key[0] in ("base_latency", "hop_latency") and key[1][-1] == protocol
 
     inside = tuple(entry for parameter in parameters for entry in parameter.entries if its(entry[0]))
-    left = [Parameter(tuple(e for e in parameter.entries if not its(e[0]))) for parameter in parameters]
+    left = [FreeParameter(tuple(e for e in parameter.entries if not its(e[0]))) for parameter in parameters]
     kept = [parameter for parameter in left if parameter.entries]
-    if inside and Parameter(inside) not in parameters:
-        yield transport, [*kept, Parameter(inside)]
+    if inside and FreeParameter(inside) not in parameters:
+        yield transport, [*kept, FreeParameter(inside)]
 
 
-def _with_long(transport: Transport, parameters: Sequence[Parameter], rate: float) -> Extended:
+def _with_long(transport: Transport, parameters: Sequence[FreeParameter], rate: float) -> Extended:
     """*transport* with a second protocol."""
     short = transport.protocols[0]
     taken = {key: value for parameter in parameters for key, value in parameter.entries}
@@ -156,21 +161,14 @@ def _with_long(transport: Transport, parameters: Sequence[Parameter], rate: floa
     }
     ceiling: dict[Key, float] = {("ceilings", ("any", short, "any")): rate / RATE_RATIO}
     added = [hops] if taken.keys() & ceiling.keys() else [hops, ceiling]
-    return replace(transport, protocols=(short, LONG)), [*parameters, *(Parameter(tuple(e.items())) for e in added)]
-
-
-PRIOR_DEVIATION = log(10.0)
-"""Standard deviation of the logarithm of a machine's value about the library's: a factor of ten."""
-
-UNDETERMINED = 0.7
-"""A parameter whose error is this share of `PRIOR_DEVIATION` or more was not measured. The library's value stays."""
+    return replace(transport, protocols=(short, LONG)), [*parameters, *(FreeParameter(tuple(e.items())) for e in added)]
 
 
 @dataclass(frozen=True)
 class Fitted:
     """A *parameter* with its fitted value, and its relative standard *error*."""
 
-    parameter: Parameter
+    parameter: FreeParameter
     error: float
 
 
@@ -183,7 +181,7 @@ class Calibrated:
     measurements: tuple[Measurement, ...]
     plans: tuple[TransferPlan, ...]
     seconds: tuple[float, ...]
-    fit: Fit
+    fit: RobustFit
 
     def crossovers(self) -> Iterator[tuple[str, float, TransferPlan, TransferPlan]]:
         """Yield, for each kind, the sizes (bytes) where algorithm or protocol change, with the plans below and
@@ -238,11 +236,11 @@ class _Trial:
     """*parameters* of *transport* at their start, and their *fit*."""
 
     transport: Transport
-    parameters: tuple[Parameter, ...]
-    fit: Fit
+    parameters: tuple[FreeParameter, ...]
+    fit: RobustFit
 
     @property
-    def found(self) -> list[Parameter]:
+    def found(self) -> list[FreeParameter]:
         """The parameters at their fitted values."""
         return [p.times(float(factor)) for p, factor in zip(self.parameters, self.fit.parameters, strict=True)]
 
@@ -270,24 +268,24 @@ class _Bench:
             for one in self.measurements
         ]
 
-    def predicted(self, transport: Transport) -> Vector:
+    def predicted(self, transport: Transport) -> Array:
         """The seconds of each measurement according to *transport*."""
         return np.array([seconds(plan, self.cluster) for plan in self.plans(transport)])
 
-    def sensitive(self, transport: Transport, parameters: Iterable[Parameter]) -> list[Parameter]:
+    def sensitive(self, transport: Transport, parameters: Iterable[FreeParameter]) -> list[FreeParameter]:
         """Those of *parameters* that change the time of a measurement when halved or doubled."""
         as_is = self.predicted(transport)
 
-        def moves(parameter: Parameter) -> bool:
+        def moves(parameter: FreeParameter) -> bool:
             tried = (self.predicted(with_values(transport, [parameter.times(by)])) for by in (0.5, 2.0))
             return any(not np.allclose(as_is, one) for one in tried)
 
         return [parameter for parameter in parameters if moves(parameter)]
 
-    def trial(self, transport: Transport, parameters: Sequence[Parameter]) -> _Trial:
+    def trial(self, transport: Transport, parameters: Sequence[FreeParameter]) -> _Trial:
         """Fit *parameters* of *transport*."""
 
-        def predict(factors: Vector) -> Vector:
+        def predict(factors: Array) -> Array:
             moved = (p.times(float(factor)) for p, factor in zip(parameters, factors, strict=True))
             return self.predicted(with_values(transport, moved))
 
