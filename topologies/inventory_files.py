@@ -137,7 +137,7 @@ def _speed(nics: list[FoundElement], name: str) -> float | None:
     return max(_whole(nic.element.get("speed"), f"{name}: net speed") for nic in nics) * 1e6
 
 
-def is_topology(text: str) -> bool:
+def is_nvidia_smi(text: str) -> bool:
     """Whether *text* contains the matrix of ``nvidia-smi topo -m``."""
     return bool(re.search(r"^\s*GPU0(\s|$)", text, re.MULTILINE))
 

@@ -18,7 +18,7 @@ from clustersim.simulator.charts.canvas import Window, columns_beside, patch, st
 from clustersim.simulator.charts.gantt import draw_rows, height_of, middles
 from clustersim.simulator.charts.palette import PART_PAINTS, Paint, axis_paint, in_order
 from clustersim.simulator.charts.rows import Boxes, ChartRow, chosen, shown_window
-from clustersim.simulator.charts.shades import drawn
+from clustersim.simulator.charts.short_ops import drawn
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.units import show
 

@@ -31,8 +31,7 @@ from clustersim.simulator.charts.palette import WAIT, Paint, in_order
 from clustersim.simulator.charts.pipeline import pipeline_rows
 from clustersim.simulator.charts.rank_groups import groups
 from clustersim.simulator.charts.rows import ChartRow, Shown, chosen, evenly, rows, shown, shown_window
-from clustersim.simulator.charts.shades import Drawn, Shades, colours, drawn
-from clustersim.simulator.charts.steady_state import Period, steady_period
+from clustersim.simulator.charts.short_ops import Drawn, Period, Shades, colours, drawn, steady_period
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.units import show
 

@@ -44,132 +44,22 @@ UNDETERMINED = 0.7
 """A parameter whose error is this share of `PRIOR_DEVIATION` or more was not measured. The library's value stays."""
 
 
-@dataclass(frozen=True)
-class FreeParameter:
-    """A factor on *entries*: keys and their initial values."""
+def calibrate(
+    measurements: Sequence[Measurement], cluster: Cluster, devices: Sequence[str], library: Transport
+) -> Calibrated:
+    """Return *library* with the parameters that fit *measurements* best. Ranks are on *devices* of *cluster*.
 
-    entries: tuple[tuple[Key, float], ...]
-
-    @property
-    def name(self) -> Key:
-        """The first key, which names the parameter."""
-        return self.entries[0][0]
-
-    def times(self, factor: float) -> FreeParameter:
-        """Return the parameter with its initial values multiplied by *factor*."""
-        return FreeParameter(tuple((key, value * factor) for key, value in self.entries))
-
-
-def with_values(transport: Transport, parameters: Iterable[FreeParameter]) -> Transport:
-    """Return *transport* with the entries of *parameters*. The last of several values of one entry counts."""
-    changes: dict[str, Any] = {}
-    for parameter in parameters:
-        for (name, key), value in parameter.entries:
-            if key is None:
-                changes[name] = value
-            else:
-                changes.setdefault(name, dict(getattr(transport, name)))[key] = value
-    return replace(transport, **changes)
-
-
-def library_parameters(library: Transport) -> list[FreeParameter]:
-    """Return the values of *library* that may be free."""
-    groups: dict[Any, dict[Key, float]] = {
-        name: {(name, None): getattr(library, name)} for name in SCALARS if getattr(library, name)
-    }
-    for table in TABLES:
-        for key, value in getattr(library, table).items():
-            if value > 0:
-                groups.setdefault(_group(library, table, key), {})[table, key] = value
-    return [FreeParameter(tuple(entries.items())) for entries in groups.values()]
-
-
-def _group(library: Transport, table: str, key: Any) -> tuple[Any, ...]:
-    """The group of the entry *key*."""
-    if table == "base_latency":
-        return (table,)
-    if table == "hop_latency":
-        return (table,) if _classes_alike(library.hop_latency) else (table, key[0])
-    return (table, key[1]) if table == "ceilings" else (table, key)
-
-
-def _classes_alike(hops: Mapping[tuple[str, str, str], float]) -> bool:
-    """Whether every link class costs the same."""
-    classes: dict[str, dict[tuple[str, str], float]] = {}
-    for (hop, *rest), value in hops.items():
-        classes.setdefault(hop, {})[rest[0], rest[1]] = value
-    return len({tuple(sorted(one.items())) for one in classes.values()}) == 1
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What the measurements show, as a start for extensions.
-
-    *used*: algorithm and protocol -> bytes/s of a rank in their largest measurement. *latency*: the shortest time (s).
-    *rate*: the largest bus bandwidth, bytes/s.
+    Raises `CalibrationError` if there is nothing to fit.
     """
-
-    used: Mapping[tuple[str, str], float]
-    latency: float
-    rate: float
-
-
-Extended = tuple[Transport, list[FreeParameter]]
-
-
-def extensions(transport: Transport, parameters: Sequence[FreeParameter], observed: Observed) -> Iterator[Extended]:
-    """Yield each possible addition to *parameters* of *transport*."""
-    if len(transport.protocols) > 1:
-        for protocol in dict.fromkeys(protocol for _, protocol in observed.used):
-            yield from _separate_latencies(transport, parameters, protocol)
-        return
-    taken = {key: value for parameter in parameters for key, value in parameter.entries}
-    for (algorithm, protocol), rate in observed.used.items():
-        hops = {(t, (key[0], algorithm, protocol)): value for (t, key), value in taken.items() if t == "hop_latency"}
-        for entries in (
-            hops,
-            {("base_latency", (algorithm, protocol)): observed.latency},
-            {("ceilings", (algorithm, protocol, "any")): rate},
-        ):
-            if entries and not taken.keys() & entries.keys():
-                yield transport, [*parameters, FreeParameter(tuple(entries.items()))]
-    if any(table == "hop_latency" for table, _ in taken):
-        yield _with_long(transport, parameters, observed.rate)
-
-
-def _separate_latencies(transport: Transport, parameters: Sequence[FreeParameter], protocol: str) -> Iterator[Extended]:
-    """A separate factor for the latencies of *protocol*."""
-
-    def its(key: Key) -> bool:
-        return key[0] in ("base_latency", "hop_latency") and key[1][-1] == protocol
-
-    inside = tuple(entry for parameter in parameters for entry in parameter.entries if its(entry[0]))
-    left = [FreeParameter(tuple(e for e in parameter.entries if not its(e[0]))) for parameter in parameters]
-    kept = [parameter for parameter in left if parameter.entries]
-    if inside and FreeParameter(inside) not in parameters:
-        yield transport, [*kept, FreeParameter(inside)]
-
-
-def _with_long(transport: Transport, parameters: Sequence[FreeParameter], rate: float) -> Extended:
-    """*transport* with a second protocol."""
-    short = transport.protocols[0]
-    taken = {key: value for parameter in parameters for key, value in parameter.entries}
-    hops = {
-        (table, (*key[:2], LONG)): LATENCY_RATIO * value
-        for (table, key), value in taken.items()
-        if table == "hop_latency" and key[2] == short
-    }
-    ceiling: dict[Key, float] = {("ceilings", ("any", short, "any")): rate / RATE_RATIO}
-    added = [hops] if taken.keys() & ceiling.keys() else [hops, ceiling]
-    return replace(transport, protocols=(short, LONG)), [*parameters, *(FreeParameter(tuple(e.items())) for e in added)]
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A *parameter* with its fitted value, and its relative standard *error*."""
-
-    parameter: FreeParameter
-    error: float
+    bench = _Bench(tuple(measurements), cluster, tuple(devices))
+    best = bench.trial(library, bench.sensitive(library, library_parameters(library)))
+    while True:
+        trials = [bench.trial(*one) for one in extensions(best.transport, best.found, bench.observed(best.whole))]
+        better = min(trials, key=lambda trial: trial.fit.information, default=best)
+        # the best of several trials is partly good by chance: extended criterion (Chen and Chen 2008, gamma = 1)
+        if better.fit.information + 2 * log(max(1, len(trials))) >= best.fit.information:
+            return bench.calibrated(best)
+        best = better
 
 
 @dataclass(frozen=True)
@@ -195,40 +85,12 @@ class Calibrated:
                     yield kind, nbytes, before, after
 
 
-def calibrate(
-    measurements: Sequence[Measurement], cluster: Cluster, devices: Sequence[str], library: Transport
-) -> Calibrated:
-    """Return *library* with the parameters that fit *measurements* best. Ranks are on *devices* of *cluster*.
+@dataclass(frozen=True)
+class Fitted:
+    """A *parameter* with its fitted value, and its relative standard *error*."""
 
-    Raises `CalibrationError` if there is nothing to fit.
-    """
-    bench = _Bench(tuple(measurements), cluster, tuple(devices))
-    best = bench.trial(library, bench.sensitive(library, library_parameters(library)))
-    while True:
-        trials = [bench.trial(*one) for one in extensions(best.transport, best.found, bench.observed(best.whole))]
-        better = min(trials, key=lambda trial: trial.fit.information, default=best)
-        # the best of several trials is partly good by chance: extended criterion (Chen and Chen 2008, gamma = 1)
-        if better.fit.information + 2 * log(max(1, len(trials))) >= best.fit.information:
-            return bench.calibrated(best)
-        best = better
-
-
-def seconds(plan: TransferPlan, cluster: Cluster) -> float:
-    """Return the duration of *plan* on idle links."""
-    return sum(phase.latency + _flowing(phase, cluster) for phase in plan.phases)
-
-
-def _flowing(phase: Phase, cluster: Cluster) -> float:
-    if not phase.contended or not phase.nbytes or not phase.flows:
-        return 0.0
-    slowest = max(phase.nbytes / flow.alone for flow in phase.flows)
-    if len(phase.flows) == 1:
-        return slowest
-    taken: dict[int, float] = {}
-    for flow in phase.flows:
-        for link, weight in zip(flow.links, flow.weights, strict=True):
-            taken[link] = taken.get(link, 0.0) + weight * phase.nbytes
-    return max([slowest, *(nbytes / cluster.links[link].bandwidth for link, nbytes in taken.items())])
+    parameter: FreeParameter
+    error: float
 
 
 @dataclass(frozen=True)
@@ -310,3 +172,142 @@ class _Bench:
         plans = tuple(self.plans(whole))
         times = tuple(seconds(plan, self.cluster) for plan in plans)
         return Calibrated(whole, tuple(determined), self.measurements, plans, times, best.fit)
+
+
+def seconds(plan: TransferPlan, cluster: Cluster) -> float:
+    """Return the duration of *plan* on idle links."""
+    return sum(phase.latency + _flowing(phase, cluster) for phase in plan.phases)
+
+
+def _flowing(phase: Phase, cluster: Cluster) -> float:
+    if not phase.contended or not phase.nbytes or not phase.flows:
+        return 0.0
+    slowest = max(phase.nbytes / flow.alone for flow in phase.flows)
+    if len(phase.flows) == 1:
+        return slowest
+    taken: dict[int, float] = {}
+    for flow in phase.flows:
+        for link, weight in zip(flow.links, flow.weights, strict=True):
+            taken[link] = taken.get(link, 0.0) + weight * phase.nbytes
+    return max([slowest, *(nbytes / cluster.links[link].bandwidth for link, nbytes in taken.items())])
+
+
+@dataclass(frozen=True)
+class FreeParameter:
+    """A factor on *entries*: keys and their initial values."""
+
+    entries: tuple[tuple[Key, float], ...]
+
+    @property
+    def name(self) -> Key:
+        """The first key, which names the parameter."""
+        return self.entries[0][0]
+
+    def times(self, factor: float) -> FreeParameter:
+        """Return the parameter with its initial values multiplied by *factor*."""
+        return FreeParameter(tuple((key, value * factor) for key, value in self.entries))
+
+
+def with_values(transport: Transport, parameters: Iterable[FreeParameter]) -> Transport:
+    """Return *transport* with the entries of *parameters*. The last of several values of one entry counts."""
+    changes: dict[str, Any] = {}
+    for parameter in parameters:
+        for (name, key), value in parameter.entries:
+            if key is None:
+                changes[name] = value
+            else:
+                changes.setdefault(name, dict(getattr(transport, name)))[key] = value
+    return replace(transport, **changes)
+
+
+def library_parameters(library: Transport) -> list[FreeParameter]:
+    """Return the values of *library* that may be free."""
+    groups: dict[Any, dict[Key, float]] = {
+        name: {(name, None): getattr(library, name)} for name in SCALARS if getattr(library, name)
+    }
+    for table in TABLES:
+        for key, value in getattr(library, table).items():
+            if value > 0:
+                groups.setdefault(_group(library, table, key), {})[table, key] = value
+    return [FreeParameter(tuple(entries.items())) for entries in groups.values()]
+
+
+def _group(library: Transport, table: str, key: Any) -> tuple[Any, ...]:
+    """The group of the entry *key*."""
+    if table == "base_latency":
+        return (table,)
+    if table == "hop_latency":
+        return (table,) if _classes_alike(library.hop_latency) else (table, key[0])
+    return (table, key[1]) if table == "ceilings" else (table, key)
+
+
+def _classes_alike(hops: Mapping[tuple[str, str, str], float]) -> bool:
+    """Whether every link class costs the same."""
+    classes: dict[str, dict[tuple[str, str], float]] = {}
+    for (hop, *rest), value in hops.items():
+        classes.setdefault(hop, {})[rest[0], rest[1]] = value
+    return len({tuple(sorted(one.items())) for one in classes.values()}) == 1
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the measurements show, as a start for extensions.
+
+    *used*: algorithm and protocol -> bytes/s of a rank in their largest measurement. *latency*: the shortest time (s).
+    *rate*: the largest bus bandwidth, bytes/s.
+    """
+
+    used: Mapping[tuple[str, str], float]
+    latency: float
+    rate: float
+
+
+Extended = tuple[Transport, list[FreeParameter]]
+"""A transport, and its free parameters."""
+
+
+def extensions(transport: Transport, parameters: Sequence[FreeParameter], observed: Observed) -> Iterator[Extended]:
+    """Yield each possible addition to *parameters* of *transport*."""
+    if len(transport.protocols) > 1:
+        for protocol in dict.fromkeys(protocol for _, protocol in observed.used):
+            yield from _separate_latencies(transport, parameters, protocol)
+        return
+    taken = {key: value for parameter in parameters for key, value in parameter.entries}
+    for (algorithm, protocol), rate in observed.used.items():
+        hops = {(t, (key[0], algorithm, protocol)): value for (t, key), value in taken.items() if t == "hop_latency"}
+        for entries in (
+            hops,
+            {("base_latency", (algorithm, protocol)): observed.latency},
+            {("ceilings", (algorithm, protocol, "any")): rate},
+        ):
+            if entries and not taken.keys() & entries.keys():
+                yield transport, [*parameters, FreeParameter(tuple(entries.items()))]
+    if any(table == "hop_latency" for table, _ in taken):
+        yield _with_long(transport, parameters, observed.rate)
+
+
+def _separate_latencies(transport: Transport, parameters: Sequence[FreeParameter], protocol: str) -> Iterator[Extended]:
+    """A separate factor for the latencies of *protocol*."""
+
+    def its(key: Key) -> bool:
+        return key[0] in ("base_latency", "hop_latency") and key[1][-1] == protocol
+
+    inside = tuple(entry for parameter in parameters for entry in parameter.entries if its(entry[0]))
+    left = [FreeParameter(tuple(e for e in parameter.entries if not its(e[0]))) for parameter in parameters]
+    kept = [parameter for parameter in left if parameter.entries]
+    if inside and FreeParameter(inside) not in parameters:
+        yield transport, [*kept, FreeParameter(inside)]
+
+
+def _with_long(transport: Transport, parameters: Sequence[FreeParameter], rate: float) -> Extended:
+    """*transport* with a second protocol."""
+    short = transport.protocols[0]
+    taken = {key: value for parameter in parameters for key, value in parameter.entries}
+    hops = {
+        (table, (*key[:2], LONG)): LATENCY_RATIO * value
+        for (table, key), value in taken.items()
+        if table == "hop_latency" and key[2] == short
+    }
+    ceiling: dict[Key, float] = {("ceilings", ("any", short, "any")): rate / RATE_RATIO}
+    added = [hops] if taken.keys() & ceiling.keys() else [hops, ceiling]
+    return replace(transport, protocols=(short, LONG)), [*parameters, *(FreeParameter(tuple(e.items())) for e in added)]
