@@ -1,7 +1,7 @@
 """The wiring of a server: its GPUs, hosts (sockets), PCIe switches and NICs, the links between them, and the routes.
 
-All nodes of a kind share one wiring, numbered from 0; `assembly` numbers it through the cluster. Every shape of
-`topologies/nodes` begins with the PCIe tree, which all servers have, and adds the links between GPUs.
+All nodes of a kind share one wiring, numbered from 0; `topologies.assembly` numbers it through the cluster. Every shape
+of `topologies/nodes` begins with the PCIe tree, which all servers have, and adds the links between GPUs.
 """
 
 from __future__ import annotations
