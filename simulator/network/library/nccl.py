@@ -51,7 +51,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "all_to_all": ("direct",),
 }
 """The last three are grouped sends and receives, by Simple, with newer releases up to `LL_MESSAGE` by LL. SHARP and
-NVLSTree come by `networks.adding`. CollNet by chains and PAT are not modelled.
+NVLSTree come by `nccl_tables.with_networks`. CollNet by chains and PAT are not modelled.
 """
 
 NVLS_CEILINGS = {
