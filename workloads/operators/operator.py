@@ -23,7 +23,7 @@ SHIFT = "shift"
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A communication of *kind* over the axis *over*: a collective of `simulator.schedule.ops.COLLECTIVES`, or `SHIFT`.
+    """A communication of *kind* over the axis *over*: a collective of `simulator.schedule.COLLECTIVES`, or `SHIFT`.
 
     *nbytes*: of a collective the full vector, of a shift what one rank sends. *divisible*: the segment is a product,
     and a share of the exchange may run beside it, piece by piece; in a backward pass the weight gradient of the product
