@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clustersim.scenarios.search.chains.problem import problem_of
     from clustersim.scenarios.search.chains.published_plans import overrides, propose
     from clustersim.scenarios.search.ranking import rank
-    from clustersim.simulator.analysis.slack import slack
+    from clustersim.simulator.analysis.critical_path import slack
     from clustersim.simulator.analysis.timeline import Span, Timeline
     from clustersim.simulator.engine.interface.variation import Variation
     from clustersim.simulator.engine.simulate import simulate
@@ -142,7 +142,7 @@ _HOMES = {
         "overrides",
         "propose",
     ),
-    "simulator.analysis.slack": ("slack",),
+    "simulator.analysis.critical_path": ("slack",),
     "simulator.analysis.timeline": (
         "Span",
         "Timeline",

@@ -19,7 +19,7 @@ from clustersim.simulator.hardware.hashing import Indices, Table
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.hardware.topology import NONE, Numbered, Topology, VertexNames, Vertices, sorted_topology
 from clustersim.simulator.reading.errors import ClusterError
-from clustersim.topologies.server_template import ServerTemplate, Tables
+from clustersim.topologies.server_template import KindTables, ServerTemplate
 from clustersim.topologies.wiring.network import FabricRouter, Network, Port, Ports, Routing, Tree
 from clustersim.topologies.wiring.server import Wiring
 
@@ -91,7 +91,7 @@ def _ports(templates: Sequence[ServerTemplate]) -> Ports:
 
 def _topology(templates: Sequence[ServerTemplate], network: Network | None) -> Topology:
     """The vertices and links of all servers, then those of the fabric."""
-    tables = Tables(Table(), Table(), Table())
+    tables = KindTables(Table(), Table(), Table())
     switches = network.switches if network else []
     columns = [template.vertices(tables) for template in templates]
     kinds = np.array([tables.kinds.number(kind) for kind, _ in switches], np.int64)

@@ -31,6 +31,40 @@ from clustersim.simulator.reading.yaml_and_json import read
 
 GPUS, CPUS, LINKS = "clustersim.topologies.gpus", "clustersim.topologies.cpus", "clustersim.topologies.links"
 
+LinkKind = Annotated[str, AfterValidator(lambda kind: lookup.plain(LINKS, kind))]
+"""A kind of link; an import path of a file of topologies/links becomes its name."""
+
+EFFICIENCIES = (
+    "matmul_efficiency",
+    "low_precision_efficiency",
+    "burst",
+    "tile_side",
+    "split_latency",
+    "product_latency",
+    "overlap",
+    "fp32_efficiency",
+    "convolution_efficiency",
+    "unaligned_efficiency",
+    "memory_efficiency",
+    "attention_efficiency",
+    "attention_backward",
+    "cudnn_attention_efficiency",
+    "cudnn_attention_backward",
+    "exponentials",
+    "spread",
+    "k_half",
+    "fp32_k_half",
+    "convolution_k_half",
+)
+"""Shares of a peak, depths, sides and latencies of kernels, which hold for similar GPUs."""
+
+OF_PRODUCTS = ("matmul_efficiency", "low_precision_efficiency")
+"""Those of products at the power limit."""
+
+BEST_SHARE = 0.95
+"""Share of a peak that products reach at most where power does not limit them: the best of measured ones, on A100
+(gemm_times: 297 of 312 TFLOP/s)."""
+
 
 class Sourced(Section):
     """A catalogue file. Each of its values has an entry of the same name under ``sources``."""
@@ -62,10 +96,6 @@ class LinkData(Sourced):
     radix: Count | None = None
 
 
-LinkKind = Annotated[str, AfterValidator(lambda kind: lookup.plain(LINKS, kind))]
-"""A kind of link; an import path of a file of topologies/links becomes its name."""
-
-
 class Lanes(Section):
     """The kind and the number of a device's links to devices of its own type."""
 
@@ -73,43 +103,9 @@ class Lanes(Section):
     count: Count
 
 
-EFFICIENCIES = (
-    "matmul_efficiency",
-    "low_precision_efficiency",
-    "burst",
-    "tile_side",
-    "split_latency",
-    "product_latency",
-    "overlap",
-    "fp32_efficiency",
-    "convolution_efficiency",
-    "unaligned_efficiency",
-    "memory_efficiency",
-    "attention_efficiency",
-    "attention_backward",
-    "cudnn_attention_efficiency",
-    "cudnn_attention_backward",
-    "exponentials",
-    "spread",
-    "k_half",
-    "fp32_k_half",
-    "convolution_k_half",
-)
-"""Shares of a peak, depths, sides and latencies of kernels, which hold for similar GPUs."""
-
-
-OF_PRODUCTS = ("matmul_efficiency", "low_precision_efficiency")
-"""Those of products at the power limit."""
-
-
 def _peak(flops: float | Mapping[str, float], precision: str) -> float:
     """Return the peak in *precision*, FLOP/s; where there is none, the highest."""
     return flops.get(precision, max(flops.values())) if isinstance(flops, Mapping) else flops
-
-
-BEST_SHARE = 0.95
-"""Share of a peak that products reach at most where power does not limit them: the best of measured ones, on A100
-(gemm_times: 297 of 312 TFLOP/s)."""
 
 
 def products_at_power(share: float, measured: Device, gpu: Device) -> float:

@@ -1,6 +1,6 @@
 """The ``cluster:`` section of a scenario in all its forms: nodes and fabric, uniform, tree, a user's own graph.
 
-Every form has ``build(folder)``, which returns the `simulator.Cluster`. The catalogue provides the defaults.
+Every form has ``build(folder)``, which returns the `Cluster`. The catalogue provides the defaults.
 """
 
 from __future__ import annotations

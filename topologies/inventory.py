@@ -35,7 +35,7 @@ LANES = 16
 
 
 @dataclass(frozen=True)
-class Part:
+class ServerPart:
     """A GPU or a NIC: the number of its *socket*, and the name of its PCIe *switch*, if any."""
 
     socket: int
@@ -50,8 +50,8 @@ class Inventory:
     bits/s of a port. None if unknown.
     """
 
-    gpus: tuple[Part, ...]
-    nics: tuple[Part, ...]
+    gpus: tuple[ServerPart, ...]
+    nics: tuple[ServerPart, ...]
     nvlinks: Mapping[tuple[int, int], int]
     accelerator: str | None = None
     bus: str | None = None
@@ -68,7 +68,7 @@ class Inventory:
         return tuple(dict.fromkeys(gpu.switch for gpu in self.gpus if gpu.switch is not None))
 
     @property
-    def near_nics(self) -> tuple[Part, ...]:
+    def near_nics(self) -> tuple[ServerPart, ...]:
         """The NICs of the GPUs: those on their PCIe switches, or all if there are none there."""
         return tuple(nic for nic in self.nics if nic.switch in self.switches) or self.nics
 

@@ -1,12 +1,9 @@
 """Inventories of servers from two kinds of files: NCCL's topology file, XML that ``NCCL_TOPO_DUMP_FILE`` writes, and
-the matrix that ``nvidia-smi topo -m`` prints. Elements and attributes of the XML are those of NVIDIA/nccl,
-src/graph/xml.cc. The legend of the matrix: NV# that many bonded NVLinks; PIX at most one PCIe bridge; PXB several,
-but no host bridge; PHB a host bridge; NODE host bridges within a NUMA node; SYS the link between NUMA nodes.
+the matrix that ``nvidia-smi topo -m`` prints.
 
-Elements and attributes are those of NVIDIA/nccl, src/graph/xml.cc.
-
-Its legend: NV# that many bonded NVLinks; PIX at most one PCIe bridge; PXB several, but no host bridge; PHB a host
-bridge; NODE host bridges within a NUMA node; SYS the link between NUMA nodes.
+Elements and attributes of the XML are those of NVIDIA/nccl, src/graph/xml.cc. The legend of the matrix: NV# that many
+bonded NVLinks; PIX at most one PCIe bridge; PXB several, but no host bridge; PHB a host bridge; NODE host bridges
+within a NUMA node; SYS the link between NUMA nodes.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from xml.etree import ElementTree
 import networkx as nx
 
 from clustersim.simulator.reading.errors import CalibrationError
-from clustersim.topologies.inventory import LANES, PCIE, SWITCH, Inventory, Part
+from clustersim.topologies.inventory import LANES, PCIE, SWITCH, Inventory, ServerPart
 
 PCI_DEVICES = {
     "0x1db1": "v100_16gb",
@@ -37,12 +34,23 @@ PCI_DEVICES = {
 NVSWITCH = "0x068000"
 """PCI class of an NVSwitch, a bridge of no other kind (PCI Code and ID Assignment Specification)."""
 
-
 MOST_DIGITS = 9
 """Of a number in the file."""
 
+GPU = re.compile(r"GPU\d+")
 
-class Found(NamedTuple):
+LINKS = re.compile(r"NV[0-9]{1,4}")
+
+NIC = re.compile(r"NIC\d+|mlx\d+_\w+|bnxt_re\w*|rdma\w*|efa\w*|ib\d+|cxi\d+")
+
+NEAR = ("PIX", "PXB")
+"""Joined below a PCIe switch."""
+
+WITHIN = (*NEAR, "PHB", "NODE")
+"""Joined below a socket."""
+
+
+class FoundElement(NamedTuple):
     """An *element* below the PCI device *pci*, on a *socket* and below its nearest PCIe *switch*."""
 
     element: ElementTree.Element
@@ -76,19 +84,19 @@ def read_nccl_topology(text: str, name: str) -> Inventory:
     )
 
 
-def _below(element: ElementTree.Element, socket: int, switch: str | None) -> Iterator[Found]:
+def _below(element: ElementTree.Element, socket: int, switch: str | None) -> Iterator[FoundElement]:
     """The GPUs and the ports of NICs on PCI devices below *element*."""
     for pci in element.findall("pci"):
         for leaf in (*pci.findall("gpu"), *pci.findall("nic/net")):
-            yield Found(leaf, pci, socket, switch)
+            yield FoundElement(leaf, pci, socket, switch)
         yield from _below(pci, socket, pci.get("busid") if pci.findall("pci") else switch)
 
 
-def _part(one: Found) -> Part:
-    return Part(one.socket, one.switch)
+def _part(one: FoundElement) -> ServerPart:
+    return ServerPart(one.socket, one.switch)
 
 
-def _nvlinks(gpus: list[Found], name: str) -> dict[tuple[int, int], int]:
+def _nvlinks(gpus: list[FoundElement], name: str) -> dict[tuple[int, int], int]:
     numbers = {gpu.pci.get("busid", "").lower(): number for number, gpu in enumerate(gpus)}
     links: dict[tuple[int, int], int] = {}
     for number, gpu in enumerate(gpus):
@@ -122,23 +130,14 @@ def _bus(pci: ElementTree.Element) -> str | None:
         return None
 
 
-def _speed(nics: list[Found], name: str) -> float | None:
+def _speed(nics: list[FoundElement], name: str) -> float | None:
     """bits/s of a port; the file has Mb/s."""
     if not nics:
         return None
     return max(_whole(nic.element.get("speed"), f"{name}: net speed") for nic in nics) * 1e6
 
 
-GPU = re.compile(r"GPU\d+")
-LINKS = re.compile(r"NV[0-9]{1,4}")
-NIC = re.compile(r"NIC\d+|mlx\d+_\w+|bnxt_re\w*|rdma\w*|efa\w*|ib\d+|cxi\d+")
-NEAR = ("PIX", "PXB")
-"""Joined below a PCIe switch."""
-WITHIN = (*NEAR, "PHB", "NODE")
-"""Joined below a socket."""
-
-
-def is_topology(text: str) -> bool:
+def is_nvidia_smi(text: str) -> bool:
     """Whether *text* contains the matrix of ``nvidia-smi topo -m``."""
     return bool(re.search(r"^\s*GPU0(\s|$)", text, re.MULTILINE))
 
@@ -189,8 +188,8 @@ def _inventory(header: Sequence[str], rows: Mapping[str, Mapping[str, str]], aff
     socket = _sockets(gpus, nics, rows, affinity)
     held = Counter(switch.values())
 
-    def part(word: str) -> Part:
-        return Part(socket[word], f"switch {switch[word]}" if held[switch[word]] > 1 else None)
+    def part(word: str) -> ServerPart:
+        return ServerPart(socket[word], f"switch {switch[word]}" if held[switch[word]] > 1 else None)
 
     return Inventory(tuple(map(part, gpus)), tuple(map(part, nics)), joined)
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from clustersim.simulator.hardware.links import NVME, Link
-from clustersim.simulator.network.tcp import TCP
+from clustersim.simulator.hardware.links import NVME, TCP, Link
 from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.document import Document, merged
 from clustersim.simulator.reading.errors import ClusterError

@@ -17,7 +17,7 @@ from clustersim.topologies.wiring.server import Wiring
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class KindTables:
     """The distinct kinds of vertices, accelerators and links of a cluster, numbered."""
 
     kinds: Table[str]
@@ -75,7 +75,7 @@ class ServerTemplate:
         """By vertex the number of links of the wiring that leave it."""
         return np.array([len(self.wiring.links[name]) for name in self.names], np.int64)
 
-    def vertices(self, tables: Tables) -> tuple[Indices, Indices, Indices, Indices]:
+    def vertices(self, tables: KindTables) -> tuple[Indices, Indices, Indices, Indices]:
         """Return arrays over all vertices, server after server: kind, number within the kind, node, accelerator."""
         kinds = list(self.wiring.vertices.values())
         begin = np.array([self.first.get(kind, 0) for kind in kinds], np.int64)
@@ -90,7 +90,7 @@ class ServerTemplate:
             np.tile(np.array(places, np.int64), self.count),
         )
 
-    def links(self, tables: Tables) -> tuple[Indices, Indices, Indices]:
+    def links(self, tables: KindTables) -> tuple[Indices, Indices, Indices]:
         """Return arrays over all links, server after server: source vertex, target vertex, number of the `Link`."""
         ends = [(self.place[a], self.place[b]) for a in self.names for b in self.wiring.links[a]]
         source, target = np.array(ends, np.int64).reshape(len(ends), 2).T

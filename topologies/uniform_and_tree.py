@@ -20,6 +20,8 @@ from clustersim.simulator.hardware.topology import NONE, Numbered, Topology, Ver
 CROSSBAR = 1
 """The number of the crossbar's vertex, which follows the first device."""
 
+ROOT = 0
+
 
 def uniform(
     gpus: int, bandwidth: float, latency: float, hosts: int = 1, accelerator: Accelerator | None = None
@@ -48,9 +50,6 @@ def uniform(
 
 def _through_crossbar(source: int, target: int) -> list[int]:
     return [source] if source == target else [source, CROSSBAR, target]
-
-
-ROOT = 0
 
 
 def tree(

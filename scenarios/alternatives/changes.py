@@ -12,7 +12,7 @@ from typing import Any
 from clustersim.scenarios.alternatives.space import Space
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
-from clustersim.simulator.analysis.pipeline_bubble import Bubble
+from clustersim.simulator.analysis.metrics import Bubble
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.units import show
 from clustersim.workloads.operators.stages import ENDS

@@ -19,7 +19,6 @@ from clustersim.scenarios.build.schedule import collective_schedule, model_share
 from clustersim.scenarios.specification import loading, variants
 from clustersim.scenarios.specification.specification import NetworkHolder, Specification
 from clustersim.scenarios.specification.training import PrecisionByOperator
-from clustersim.simulator.engine.interface.pricing import computes_on_host
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.kernel import BYTES
@@ -28,7 +27,6 @@ from clustersim.simulator.reading.errors import ClusterError, ScenarioError, Sim
 from clustersim.simulator.reading.plain_text import name_fault
 from clustersim.simulator.reading.validation import Fault, validated
 from clustersim.simulator.reading.yaml_and_json import read
-from clustersim.simulator.schedule.ops import Compute
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.topologies.catalogue import having_precision
 from clustersim.topologies.cluster_section import ClusterHolder, ClusterSection
@@ -211,11 +209,9 @@ class BuiltScenario:
         for number, program in enumerate(schedule.programs):
             ranks = np.array(schedule.ranks_of(number), np.int64)
             owns = hosts = [accelerators[place] for place in np.unique(places[ranks]).tolist()]
-            if program.on == "gpu" and computes_on_host(program):
+            if program.on == "gpu" and program.computes_on_host:
                 hosts = list({cluster.accelerator(cluster.host_of(devices[rank])) for rank in ranks.tolist()})
-            for op in program.distinct():
-                if not isinstance(op, Compute):
-                    continue
+            for op in program.computations():
                 updates = op.on == "host" or (op.action is not None and op.action.phase == "O")
                 key = "optimizer" if updates else "precision"
                 for kernel in op.kernels:

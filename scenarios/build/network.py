@@ -13,13 +13,13 @@ from math import inf
 
 from clustersim.scenarios.specification.network import BackgroundTraffic
 from clustersim.scenarios.specification.specification import Specification
-from clustersim.simulator.engine.interface.conditions import BandwidthChange, Conditions, Traffic
+from clustersim.simulator.engine.interface.setup import BandwidthChange, Conditions, Traffic
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import is_tcp
 from clustersim.simulator.hardware.topology import NONE
 from clustersim.simulator.network.library.calibration_file import transport
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.tuner import is_own, prove_own, ranks_allowed, usable_algorithms
-from clustersim.simulator.network.tcp import is_tcp
 from clustersim.simulator.network.transport import Transport
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import ClusterError, SimulatorError

@@ -15,7 +15,7 @@ from clustersim.topologies.catalogue import GPUS, device
 from clustersim.topologies.inventory import gpu_called
 
 if TYPE_CHECKING:
-    from clustersim.simulator.replay.calibration.measurements import Device, Product
+    from clustersim.simulator.replay.calibration.measurements import DeviceMeasurements, TimedProduct
 
 EAGER = "ddp_sdpa"
 """The stack whose launch is measured: eager PyTorch."""
@@ -25,13 +25,13 @@ EAGER = "ddp_sdpa"
 class MeasuredDevice:
     """A measured *device*, its *entry*, the catalogue's *preset* for it, and its link to the *host*."""
 
-    device: Device
+    device: DeviceMeasurements
     entry: Entry
     preset: str | None
     host: LinkFit | None
 
 
-def fitted(measured: Device) -> MeasuredDevice:
+def fitted(measured: DeviceMeasurements) -> MeasuredDevice:
     """Fit an entry to *measured*, on that of the catalogue if it has the device."""
     preset = gpu_called(measured.name)
     known = device(GPUS, preset).accelerator() if preset else None
@@ -116,12 +116,12 @@ def device_report(found: MeasuredDevice) -> str:
     return "\n\n".join([*sections, "\n".join(lines)])
 
 
-def _measured(product: Product) -> list[str]:
+def _measured(product: TimedProduct) -> list[str]:
     rate = show(product.flops / product.seconds, "rate", 3)
     return [product.precision, " x ".join(map(str, product.shape)), show(product.seconds, "time", 3), rate]
 
 
-def _fitted(product: Product, ratio: float | None) -> list[str]:
+def _fitted(product: TimedProduct, ratio: float | None) -> list[str]:
     """Return the fitted time and its error; *ratio*: fitted over measured, None if the product was not fitted."""
     if ratio is None:
         return ["shorter than a launch", ""]

@@ -94,7 +94,7 @@ def _content(path: Path) -> Inventory | tuple[Sweeps, str, bool]:
         return _json(text, name)
     if nccl_tests.is_text(text):
         return nccl_tests.of_text(text, name), "nccl", False
-    if inventory_files.is_topology(text):
+    if inventory_files.is_nvidia_smi(text):
         return inventory_files.read_nvidia_smi(text, name)
     if nccl_tests.has_rows(text):
         raise CalibrationError(

@@ -18,13 +18,13 @@ from clustersim.simulator.reading.errors import CalibrationError, ReplayError, S
 from clustersim.simulator.reading.files import write_text
 from clustersim.simulator.reading.lookup import module
 from clustersim.simulator.reading.validation import listed, near
-from clustersim.simulator.replay.calibration.measurements import MEASURED, SEND, Measurement, Sweep, sizes
+from clustersim.simulator.replay.calibration.measurements import MEASURED, SEND, Measurement, SizeSweep, sizes
 from clustersim.simulator.replay.launch import TIMEOUT, launch, under_torchrun
-from clustersim.simulator.replay.rank_process import INSTALL, Place
+from clustersim.simulator.replay.rank_process import INSTALL, NetworkPlace
 from clustersim.simulator.schedule.ops import COLLECTIVES
 
 if TYPE_CHECKING:
-    from clustersim.simulator.replay.calibration.measurements import Device
+    from clustersim.simulator.replay.calibration.measurements import DeviceMeasurements
 
 OnMeasurement = Callable[[Measurement], None]
 
@@ -38,11 +38,11 @@ class BrokenCalibrationError(CalibrationError):
 
 
 def measured(
-    sweep: Sweep,
+    sweep: SizeSweep,
     ranks: int,
     *,
     backend: str = "gloo",
-    places: Sequence[Place] | None = None,
+    places: Sequence[NetworkPlace] | None = None,
     timeout: float = TIMEOUT,
     on_measurement: OnMeasurement = lambda one: None,
 ) -> list[Measurement] | None:
@@ -71,9 +71,9 @@ def measured(
     return None if results is None else list(results[0])
 
 
-def measured_device(name: str) -> Device:
+def measured_device(name: str) -> DeviceMeasurements:
     """Measure the device that torch calls *name*. Raises `CalibrationError`."""
-    found: Device = _torch("measure_device").measure_device(name)
+    found: DeviceMeasurements = _torch("measure_device").measure_device(name)
     return found
 
 
@@ -158,7 +158,7 @@ def kinds(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 @contextmanager
-def places(placement: RankPlacement, testbed: bool) -> Iterator[tuple[RankPlacement, tuple[Place, ...] | None]]:
+def places(placement: RankPlacement, testbed: bool) -> Iterator[tuple[RankPlacement, tuple[NetworkPlace, ...] | None]]:
     """Yield the placement as built, and the places of its ranks; None for ranks on the loopback interface."""
     if not testbed:
         yield placement, None

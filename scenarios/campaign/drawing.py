@@ -9,7 +9,7 @@ import numpy as np
 
 from clustersim.scenarios.campaign.campaign import Sample, Simulated
 from clustersim.scenarios.campaign.report import CAUSES, summary
-from clustersim.simulator.charts.campaign import DAY, Course, Intervals, draw_campaign
+from clustersim.simulator.charts.campaign import DAY, Course, IntervalCosts, draw_campaign
 
 POINTS = 200
 """Points of the curve of costs."""
@@ -52,7 +52,7 @@ def _shown(campaign: Simulated) -> dict[str, Sample]:
     return {f"p{share}": ordered[round(share / 100 * (len(ordered) - 1))] for share in SHOWN}
 
 
-def _intervals(campaign: Simulated) -> Intervals | None:
+def _intervals(campaign: Simulated) -> IntervalCosts | None:
     """Return the costs of intervals; those of simulations have everything that the formula leaves out."""
     if not campaign.estimates or not campaign.tried:
         return None
@@ -61,7 +61,7 @@ def _intervals(campaign: Simulated) -> Intervals | None:
     taus = np.geomspace(min(marked) / WIDER, max(marked) * WIDER, POINTS)
     curve = [(float(tau), campaign.expected(float(tau))) for tau in taus]
     highest = 1.2 * max(cost for _, costs in tried for cost in costs)
-    return Intervals(
+    return IntervalCosts(
         [point for point in curve if point[1] < highest],
         campaign.estimates,
         [(tau, fmean(costs), stdev(costs) / len(costs) ** 0.5) for tau, costs in tried],

@@ -15,8 +15,8 @@ from clustersim.scenarios.commands.arguments import Settings
 if TYPE_CHECKING:
     from clustersim.scenarios.calibrate.communication import RankPlacement
     from clustersim.scenarios.calibrate.measuring import OnMeasurement
-    from clustersim.simulator.replay.calibration.measurements import Sweep
-    from clustersim.simulator.replay.rank_process import Place
+    from clustersim.simulator.replay.calibration.measurements import SizeSweep
+    from clustersim.simulator.replay.rank_process import NetworkPlace
 
 BACKENDS = ("gloo", "nccl")
 
@@ -75,12 +75,14 @@ def calibrate(
         _measure_device(device, output)
         return
     from clustersim.scenarios.calibrate import measuring
-    from clustersim.simulator.replay.calibration.measurements import Sweep
+    from clustersim.simulator.replay.calibration.measurements import SizeSweep
 
     measuring.check_budget(budget)
     placement = measuring.placement(scenario or [], ranks, settings)
     span = measuring.span(begin, end, factor)
-    sweep = Sweep(span, measuring.kinds(kinds), placement.pairs(), iterations=iterations, warmup=warmup, budget=budget)
+    sweep = SizeSweep(
+        span, measuring.kinds(kinds), placement.pairs(), iterations=iterations, warmup=warmup, budget=budget
+    )
     with measuring.places(placement, testbed) as (placement, at):
         _measure(placement, sweep, backend, at, timeout, output)
 
@@ -107,9 +109,9 @@ def _read(
 
 def _measure(
     placement: RankPlacement,
-    sweep: Sweep,
+    sweep: SizeSweep,
     backend: str,
-    places: tuple[Place, ...] | None,
+    places: tuple[NetworkPlace, ...] | None,
     timeout: float,
     output: Path,
 ) -> None:
@@ -163,7 +165,7 @@ def _gpu() -> dict[str, Any]:
 
 
 @contextmanager
-def _bar(sweep: Sweep) -> Iterator[OnMeasurement]:
+def _bar(sweep: SizeSweep) -> Iterator[OnMeasurement]:
     """Show a progress bar on stderr if it is a terminal."""
     from rich.console import Console
     from rich.progress import Progress

@@ -79,7 +79,7 @@ def _found(scenario: Scenario, samples: int, shown: Progress) -> Found:
 
 
 def _draw(found: Found, path: Path) -> None:
-    from clustersim.simulator.charts.variation import draw_tornado
+    from clustersim.simulator.charts.bars import draw_tornado
     from clustersim.simulator.reading.units import show
 
     scenario = found.sensitivities.base.scenario

@@ -118,9 +118,8 @@ def _critical(scenario: Scenario) -> str:
     from clustersim.scenarios.build.explanation import check_trains
     from clustersim.scenarios.commands.progress import progress
     from clustersim.scenarios.run.running import simulated
-    from clustersim.simulator.analysis.critical_path import critical_path
+    from clustersim.simulator.analysis.critical_path import critical_path, slack
     from clustersim.simulator.analysis.critical_path_tables import lines, tables
-    from clustersim.simulator.analysis.slack import slack
     from clustersim.simulator.schedule.gc_paused import gc_paused
 
     check_trains(scenario, "critical path")

@@ -22,7 +22,13 @@ from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.network.library.calibration_file import transport
 from clustersim.simulator.reading.errors import CalibrationError
 from clustersim.simulator.replay.calibration.accelerator_fit import CACHED
-from clustersim.simulator.replay.calibration.measurements import SEND, Device, Measurement, Product, Transfer
+from clustersim.simulator.replay.calibration.measurements import (
+    SEND,
+    DeviceMeasurements,
+    Measurement,
+    TimedCopy,
+    TimedProduct,
+)
 
 ON_ONE_SERVER = 8
 """GPUs of a server at most: without a scenario, more ranks have a network between servers that no trace describes."""
@@ -67,17 +73,17 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return {**one, **other, **both}
 
 
-def measured_device(run: Run) -> Device | None:
+def measured_device(run: Run) -> DeviceMeasurements | None:
     """Return the device of *run* as its kernels measure it; None without matrix products with shapes."""
     pieces = [piece for trace in run.traces for piece in trace.measured() if piece.part in PHASES]
     products = tuple(
-        Product(precision, shape, seconds) for (precision, shape), seconds in _medians(pieces, _product).items()
+        TimedProduct(precision, shape, seconds) for (precision, shape), seconds in _medians(pieces, _product).items()
     )
     if not products:
         return None
-    copies = (Transfer(float(nbytes), seconds) for nbytes, seconds in _medians(pieces, _moved).items())
+    copies = (TimedCopy(float(nbytes), seconds) for nbytes, seconds in _medians(pieces, _moved).items())
     beyond_caches = tuple(one for one in copies if one.nbytes > CACHED or not run.on_gpu)
-    return Device(run.traces[0].device or "cpu", products, beyond_caches, 0.0)
+    return DeviceMeasurements(run.traces[0].device or "cpu", products, beyond_caches, 0.0)
 
 
 def _product(piece: Piece) -> object:

@@ -11,7 +11,7 @@ import numpy as np
 from clustersim.scenarios.report.parts import Cell, Gantt, Lane, Part, Section, Table, Text
 from clustersim.scenarios.results import efficiency
 from clustersim.scenarios.results.step_numbers import StepNumbers
-from clustersim.simulator.analysis import metrics, pipeline_bubble
+from clustersim.simulator.analysis import metrics
 from clustersim.simulator.analysis.memory import stage_of
 from clustersim.simulator.analysis.timeline import Columns, Integers, Timeline
 from clustersim.simulator.charts.palette import PHASE_PAINTS, WAIT, Paint
@@ -178,11 +178,11 @@ def _bubble(result: StepNumbers) -> list[Part]:
         f"Bubble: {share:.1%} of the step. In theory {expected.fraction:.1%} = {expected.formula}, for equal stages, "
         "free messages and no recomputation."
     )
-    found = pipeline_bubble.explained(result.timeline, expected.fraction)
+    found = metrics.bubble_causes(result.timeline, expected.fraction)
     return [Text(told), *([_causes(found, result.timeline.step_time)] if found else [])]
 
 
-def _causes(found: pipeline_bubble.Bubble, step: float) -> Table:
+def _causes(found: metrics.Bubble, step: float) -> Table:
     slowest = f"stage {found.slowest} works {found.excess:.1%} more than the mean; the others wait for it"
     causes = {
         "fill and drain": (found.fill_and_drain, "the last stage waits for the first micro-batch; more micro-batches"),

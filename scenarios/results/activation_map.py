@@ -16,7 +16,7 @@ from clustersim.scenarios.build.memory_need import memory_need
 from clustersim.simulator.analysis.memory_upper_bound import held_at_most
 from clustersim.simulator.charts.canvas import style
 from clustersim.simulator.charts.figures import Figure
-from clustersim.simulator.charts.sweep import Cell, HeatMap, heat_map_chart
+from clustersim.simulator.charts.sweep import HeatMap, HeatMapCell, heat_map_chart
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.reading.validation import near
@@ -127,11 +127,11 @@ def activations_chart(scenario: BuiltScenario, axes: tuple[Axis, Axis], title: s
         return heat_map_chart(chart, title or f"Activations of {scenario.name} on {place}")
 
 
-def _cell(scenario: BuiltScenario, samples: int, tokens: int) -> Cell:
+def _cell(scenario: BuiltScenario, samples: int, tokens: int) -> HeatMapCell:
     """Return the activations of micro-batches of *samples* of *tokens*, as many of them as *scenario* has."""
     changed = scenario.changed(_keys(scenario, samples, tokens), f"--over batch={samples}, sequence={tokens}")
     schedule = changed.schedule()
-    return Cell(most_activations(schedule), memory_need(changed, schedule).fits)
+    return HeatMapCell(most_activations(schedule), memory_need(changed, schedule).fits)
 
 
 def most_activations(schedule: Schedule) -> float:

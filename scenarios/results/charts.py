@@ -18,13 +18,12 @@ from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.results.titles import chart_title, place_title
 from clustersim.scenarios.results.variant_points import sweep
 from clustersim.simulator.charts import figures as plot
-from clustersim.simulator.charts.bars import Bar, breakdown_bars, operators_chart
+from clustersim.simulator.charts.bars import Bar, breakdown_bars, operators_chart, repeats_chart
 from clustersim.simulator.charts.canvas import Window, style
 from clustersim.simulator.charts.collective_steps import steps_chart
 from clustersim.simulator.charts.gantt import MOST_PANELS, PANELS, variants_chart
-from clustersim.simulator.charts.memory import Held, states_chart
+from clustersim.simulator.charts.memory import PeakMemory, states_chart
 from clustersim.simulator.charts.sweep import sweep_chart
-from clustersim.simulator.charts.variation import repeats_chart
 from clustersim.simulator.network.library import tuner
 from clustersim.simulator.network.step import Group, Step
 from clustersim.simulator.reading.errors import ScenarioError
@@ -183,12 +182,12 @@ def _steps(result: Result) -> tuple[dict[str, list[Step]], int, float]:
     return {name: tuner.steps(name, collective.kind, group, nbytes, 0) for name in names}, size, nbytes
 
 
-def _held(result: Result) -> dict[str, Held]:
+def _held(result: Result) -> dict[str, PeakMemory]:
     """Return the peak memory of each run of *result*, with the reserved memory of its fullest GPU."""
     steps = {name: one for name, one in result.runs.items() if isinstance(one, StepNumbers)}
     if not steps:
         raise ScenarioError(f"{result.scenario.name} measures a collective; it has no memory to draw")
     return {
-        name: Held({**one.memory.peak.by_category, "reserved": sum(one.reserved.values())}, one.capacity)
+        name: PeakMemory({**one.memory.peak.by_category, "reserved": sum(one.reserved.values())}, one.capacity)
         for name, one in steps.items()
     }

@@ -117,6 +117,8 @@ class StepNumbers(Result):
     @cached_property
     def compression(self) -> Compression | None:
         """What the compression of gradients saves and costs; None without one."""
+        if getattr(self.scenario.specification.parallelism.data, "compression", None) is None:
+            return None
         from clustersim.scenarios.results.gradient_compression import compression
 
         return compression(self._timeline, self.steps)

@@ -14,7 +14,7 @@ from clustersim.scenarios.cost.cost import SECONDS_PER_DAY
 from clustersim.scenarios.results import efficiency
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.results.titles import batch, engine_line, heading
-from clustersim.simulator.analysis import critical_path_tables, metrics, network_traffic, pipeline_bubble
+from clustersim.simulator.analysis import critical_path_tables, metrics, network_traffic
 from clustersim.simulator.analysis.network_traffic import cable_load
 from clustersim.simulator.charts import text_report
 from clustersim.simulator.charts.pipeline import box_lengths
@@ -151,7 +151,7 @@ def _critical(result: StepNumbers) -> list[str]:
 
 def _causes(result: StepNumbers, expected: efficiency.ClosedForm) -> Iterator[str]:
     """Yield the causes of the bubble with their shares of the step time, the largest first."""
-    found = pipeline_bubble.explained(result.timeline, expected.fraction)
+    found = metrics.bubble_causes(result.timeline, expected.fraction)
     if found is None:
         return
     step = result.timeline.step_time

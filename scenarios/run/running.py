@@ -71,7 +71,7 @@ def _run(scenario: BuiltScenario, watch: Watch | None, network: Communicator) ->
         options = scenario.specification.simulation
         others: Sequence[float] = ()
         if options.repeats > 1:
-            from clustersim.simulator.engine.repeats import step_times
+            from clustersim.simulator.engine.simulate import step_times
 
             others = step_times(simulation, range(options.seed + 1, options.seed + options.repeats))
         blame = _blamed(simulation, timeline, options.repeats)

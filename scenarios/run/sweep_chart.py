@@ -11,7 +11,7 @@ from clustersim.scenarios.run.sweep_table import Axis, Row, as_text, columns
 from clustersim.scenarios.specification.specification import RESULT
 from clustersim.simulator.charts import figures
 from clustersim.simulator.charts.canvas import style
-from clustersim.simulator.charts.sweep import Cell, HeatMap, SweepPoint, SweepSeries, heat_map_chart, sweep_chart
+from clustersim.simulator.charts.sweep import HeatMap, HeatMapCell, SweepPoint, SweepSeries, heat_map_chart, sweep_chart
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.validation import near
 
@@ -149,8 +149,8 @@ def _heat_map(rows: Sequence[Row], chosen: Plot) -> HeatMap:
     return HeatMap(chosen.x, labels[0], chosen.y, labels[1], cells, quantity, dimension(quantity), told)
 
 
-def _cell(row: Row, quantity: str, first: Row | None) -> Cell:
-    return Cell(_value(row, quantity), row.fits, row is first)
+def _cell(row: Row, quantity: str, first: Row | None) -> HeatMapCell:
+    return HeatMapCell(_value(row, quantity), row.fits, row is first)
 
 
 def _label(text: str) -> str:

@@ -12,7 +12,7 @@ from clustersim.scenarios.results import efficiency
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.run import running
 from clustersim.scenarios.run.running import Watch
-from clustersim.simulator.analysis.pipeline_bubble import explained
+from clustersim.simulator.analysis.metrics import bubble_causes
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.units import show
 
@@ -55,7 +55,7 @@ def next_change(scenario: BuiltScenario, result: StepNumbers) -> str:
     spans = sum(len(own.op) for own in result.timeline.columns.values())
     if form is None or spans > MOST_SPANS or result.breakdown["bubble"] < LEAST_BUBBLE * step:
         return ""
-    causes = explained(result.timeline, form.fraction)
+    causes = bubble_causes(result.timeline, form.fraction)
     if causes is None:
         return ""
     several = islice(against_bubble(scenario, causes), TRIALS if spans <= FEW_SPANS else 1)

@@ -16,8 +16,7 @@ from clustersim.scenarios.run.running import Watch, variation
 from clustersim.simulator.analysis import network_traffic
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.engine.interface.variation import Variation
-from clustersim.simulator.engine.repeats import step_times
-from clustersim.simulator.engine.simulate import Simulation
+from clustersim.simulator.engine.simulate import Simulation, step_times
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.links import Link

@@ -18,7 +18,7 @@ HOST = "host."
 """The prefix of categories in the memory of the host."""
 
 
-class Held(NamedTuple):
+class MostHeld(NamedTuple):
     """The most bytes that a program holds: *nbytes*, first at the op *place*, *by_category*."""
 
     nbytes: float
@@ -61,7 +61,7 @@ class _Account:
         self.held = [a + b for a, b in zip(self.held, other.held, strict=True)]
 
 
-def held_at_most(program: Program, host: bool) -> Held:
+def held_at_most(program: Program, host: bool) -> MostHeld:
     """Return the most that *program* holds on its GPU, or with *host* in the memory of its host.
 
     Ops are assumed to allocate in program order. Bytes that are freed by an op outside the compute stream count until
@@ -81,7 +81,7 @@ def held_at_most(program: Program, host: bool) -> Held:
             _follow(ops.block(number), place, pending, account)
     for _, frees in pending.values():
         account.change(float(len(ops)), frees, -1)
-    return Held(account.peak, account.place, dict(zip(names, account.at_peak, strict=True)))
+    return MostHeld(account.peak, account.place, dict(zip(names, account.at_peak, strict=True)))
 
 
 def uses_host(program: Program) -> bool:

@@ -16,6 +16,9 @@ from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.links import STORES
 from clustersim.simulator.reading.errors import SimulatorError
 
+LINKS_AT_ONCE = 2_000
+"""Links with their load over time in memory at once: 10 MB with 600 bins."""
+
 
 def by_axis(timeline: Timeline) -> dict[str, float]:
     """Return the bytes that all ranks together send in one training step, by family of axis, inner axis first."""
@@ -163,10 +166,6 @@ def _use(entries: _Entries, rates: Floats, edges: Floats, timeline: Timeline, co
         loads = _load(entries, place, first, first + LINKS_AT_ONCE, rates)
         highest = np.maximum(highest, loads.max(axis=0))
     return LinkUtilisation(edges, whole / count, busiest, highest, int(members[top]))
-
-
-LINKS_AT_ONCE = 2_000
-"""Links with their load over time in memory at once: 10 MB with 600 bins."""
 
 
 def _load(entries: _Entries, place: Integers, first: int, last: int, rates: Floats) -> Floats:

@@ -131,7 +131,7 @@ class Spans:
         return index
 
 
-class Place(NamedTuple):
+class SpanPlace(NamedTuple):
     """The span number *span*, in the order of `Spans`, of *rank*."""
 
     rank: int
@@ -148,7 +148,7 @@ class Service(NamedTuple):
 
 
 class Causes:
-    """The causes of the spans of *timeline*, whose ranks may be folded; a `Place` has a rank of the schedule.
+    """The causes of the spans of *timeline*, whose ranks may be folded; a `SpanPlace` has a rank of the schedule.
 
     *instant* (s): moments that differ by no more are one. Raises `SimulatorError` if spans of a rank are missing.
     """
@@ -183,7 +183,7 @@ class Causes:
             self._spans[representative] = Spans(columns, self.structure(rank), self.buffered, self.instant)
         return self._spans[representative]
 
-    def last(self) -> Place | None:
+    def last(self) -> SpanPlace | None:
         """Return the span that ends last; of several the last in the program of the lowest rank; None without spans."""
         latest = self.timeline.makespan - self.instant
         for rank in self.timeline.distinct_ranks:
@@ -191,14 +191,14 @@ class Causes:
                 own = self.spans(rank)
                 ending = np.flatnonzero(own.end >= latest)
                 order = np.lexsort((own.op[ending], own.step[ending]))
-                return Place(rank, int(ending[order[-1]]))
+                return SpanPlace(rank, int(ending[order[-1]]))
         return None
 
-    def first_of_run(self, place: Place) -> Place:
+    def first_of_run(self, place: SpanPlace) -> SpanPlace:
         """Return the first of the spans on the stream up to *place* of which each is the cause of the next."""
-        return Place(place.rank, int(self.spans(place.rank).run[place.span]))
+        return SpanPlace(place.rank, int(self.spans(place.rank).run[place.span]))
 
-    def cause(self, place: Place) -> Place | None:
+    def cause(self, place: SpanPlace) -> SpanPlace | None:
         """Return the cause of the span at *place*; None if it begins at 0 and has no predecessor on its rank.
 
         Raises `SimulatorError` if nothing ends when the span begins: the timeline was not simulated.
@@ -215,23 +215,23 @@ class Causes:
             self._fail(place)
         return self._what_made_ready(partner)
 
-    def _what_made_ready(self, place: Place) -> Place | None:
+    def _what_made_ready(self, place: SpanPlace) -> SpanPlace | None:
         """Return the predecessor on the same rank whose end made the op at *place* ready."""
         own, at = self.spans(place.rank), place.span
         latest = own.ready[at] - self.instant
         if not own.heads[at] and own.end[at - 1] >= latest:
-            before = Place(place.rank, at - 1)
+            before = SpanPlace(place.rank, at - 1)
             on_its_way = own.end[at - 1] > own.ready[at] + self.instant
             return self._last_partner(before) if on_its_way else before
         awaited = [int(own.index(own.step[at], op)) for op in own.structure.awaited(int(own.op[at]))]
         for other in awaited:
             if own.end[other] >= latest:
-                return Place(place.rank, other)
+                return SpanPlace(place.rank, other)
         if latest > 0.0 or not own.heads[at] or awaited:
             self._fail(place)
         return None
 
-    def _last_partner(self, place: Place) -> Place:
+    def _last_partner(self, place: SpanPlace) -> SpanPlace:
         """Return the partner in the communication at *place* that was ready last; of several that of lowest rank."""
         partners = self._partners(place)
         if not partners:
@@ -240,7 +240,7 @@ class Causes:
         latest = max(ready) - self.instant
         return next(partner for partner, moment in zip(partners, ready, strict=True) if moment >= latest)
 
-    def _partners(self, place: Place) -> list[Place]:
+    def _partners(self, place: SpanPlace) -> list[SpanPlace]:
         """Return the partners in the communication at *place* by rank; of equal ones only that of the lowest rank."""
         own = self.spans(place.rank)
         op, number = own.structure.op(int(own.op[place.span])), int(own.communication[place.span])
@@ -252,16 +252,16 @@ class Causes:
         group = axis.groups[at[0]]
         ranks = group if isinstance(op, Collective) else (group[op.peer],)
         lowest = {self._representative[rank]: rank for rank in sorted(ranks, reverse=True)}
-        found: list[Place] = []
+        found: list[SpanPlace] = []
         for rank in sorted(lowest.values()):
             spans = self.spans(rank)
             if spans is own:
-                found += [Place(rank, span) for span in own.members(number) if span != place.span]
+                found += [SpanPlace(rank, span) for span in own.members(number) if span != place.span]
             else:
-                found += [Place(rank, span) for span in spans.members(number, place.span)]
+                found += [SpanPlace(rank, span) for span in spans.members(number, place.span)]
         return found
 
-    def _what_left_server(self, place: Place) -> Place:
+    def _what_left_server(self, place: SpanPlace) -> SpanPlace:
         """Return the span at the same server whose end let the span at *place* begin."""
         own, at = self.spans(place.rank), place.span
         server = own.structure.server[own.op[at]]
@@ -271,7 +271,7 @@ class Causes:
         before = int(np.searchsorted(service.begin, own.begin[at])) - 1
         if before < 0 or service.end[before] < own.begin[at] - self.instant:
             self._fail(place)
-        return Place(int(service.representative[before]), int(service.span[before]))
+        return SpanPlace(int(service.representative[before]), int(service.span[before]))
 
     @cached_property
     def buffered(self) -> Integers:
@@ -300,7 +300,7 @@ class Causes:
             found[name] = Service(*moments, np.array(ranks, np.int64), np.array(spans, np.int64))
         return found
 
-    def _fail(self, place: Place) -> NoReturn:
+    def _fail(self, place: SpanPlace) -> NoReturn:
         own, at = self.spans(place.rank), place.span
         name = self.timeline.schedule.program(place.rank).ops[int(own.op[at])].name
         raise SimulatorError(

@@ -27,7 +27,7 @@ Curve = Sequence[tuple[float, float]]
 """(seconds, amount trained) where the course changes."""
 
 
-class Intervals(NamedTuple):
+class IntervalCosts(NamedTuple):
     """The cost of intervals between checkpoints: seconds for each of work, over the interval in s.
 
     *curve*: by the formula. *rules*: by name of the rule (interval, cost). *tried*: (interval, mean, standard error) of
@@ -51,7 +51,7 @@ class Course(NamedTuple):
     unit: str
     ideal: float
     shares: Mapping[str, float]
-    intervals: Intervals | None
+    intervals: IntervalCosts | None
     percentiles: Mapping[str, float]
 
 
@@ -107,7 +107,7 @@ def _shares(axes: Axes, lost: Mapping[str, float], total: float) -> None:
     axes.set(xlabel="share of the time (%)", title=f"Lost time, {total:.1%} in all")
 
 
-def _intervals(axes: Axes, intervals: Intervals) -> None:
+def _intervals(axes: Axes, intervals: IntervalCosts) -> None:
     longest = max(tau for tau, _ in intervals.curve)
     scale, unit = next((length, name) for length, name in UNITS if longest >= length or length == 1.0)
     taus, costs = np.array(intervals.curve).T

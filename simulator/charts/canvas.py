@@ -24,14 +24,28 @@ Window = tuple[float, float]
 """Begin and end in s."""
 
 SUFFIXES = (".png", ".svg", ".pdf")
+
 WIDTH, DPI = 12.0, 120
 """Width of every chart in inches, and pixels per inch."""
+
 PIXELS = WIDTH * DPI
+
 HATCH: dict[str, Any] = {"hatch": "////", "edgecolor": "#BBBBBB"}
 """The hatch of waits."""
+
 VIRTUAL_HATCHES = (None, "///", "xxx", "...", "|||", "---")
 """Hatches of the first, second, ... virtual stage of a pipeline rank; further ones have the last."""
+
 TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+TEXT, TITLE = 9.0, 11.0
+"""Font sizes in points."""
+
+AXIS, LINE = 0.52, 0.19
+"""Height in inches of a time axis with its numbers and name, and of a line of a legend."""
+
+RIGHT = 0.22
+"""Inches at the right of a chart, room for half of the last number of its axis."""
 
 
 def style() -> AbstractContextManager[None]:
@@ -106,12 +120,6 @@ def virtual_hatch(virtual: int) -> str | None:
     return VIRTUAL_HATCHES[min(virtual, len(VIRTUAL_HATCHES) - 1)]
 
 
-TEXT, TITLE = 9.0, 11.0
-"""Font sizes in points."""
-AXIS, LINE = 0.52, 0.19
-"""Height in inches of a time axis with its numbers and name, and of a line of a legend."""
-
-
 def text_width(text: str, size: float = TEXT) -> float:
     """Return the width of *text* in inches, at a font size of *size* points."""
     width: float = TextToPath().get_text_width_height_descent(text, FontProperties(size=size), False)[0]
@@ -128,10 +136,6 @@ def columns_beside(names: Iterable[str]) -> int:
     """Return the width in pixels of a chart of `stacked` with room for *names* at its left."""
     longest = max((text_width(name) for name in names), default=0.0)
     return round(DPI * (WIDTH - RIGHT)) - round(DPI * (longest + 0.16))
-
-
-RIGHT = 0.22
-"""Inches at the right of a chart, room for half of the last number of its axis."""
 
 
 def upright(labels: Iterable[str], width: float) -> float:

@@ -35,7 +35,7 @@ MOST_NUMBERED = 2
 CHUNKS = "viridis"
 
 
-class Message(NamedTuple):
+class SentChunk(NamedTuple):
     """*sender* sends *chunk* to *receiver* in *round*, from 0; the receiver adds it to its own if it *adds*.
 
     *chunk*: the first of the blocks of the vector that the message carries; -1 if the algorithm does not say.
@@ -114,7 +114,7 @@ def _levels(step: Step) -> list[int]:
     return levels
 
 
-def messages(steps: Sequence[Step], every: int = 1) -> Iterator[Message]:
+def messages(steps: Sequence[Step], every: int = 1) -> Iterator[SentChunk]:
     """Yield the messages of *steps*; of the rounds only each one that *every* divides."""
     first = 0
     for step in steps:
@@ -125,7 +125,7 @@ def messages(steps: Sequence[Step], every: int = 1) -> Iterator[Message]:
                 if place % every:
                     continue
                 carried = step.blocks(repetition, number) if step.blocks is not None else ()
-                yield Message(place, sender, receiver, min(carried, default=-1), step.adds(number))
+                yield SentChunk(place, sender, receiver, min(carried, default=-1), step.adds(number))
         first += _length(step)
 
 

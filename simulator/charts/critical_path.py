@@ -17,8 +17,8 @@ from clustersim.simulator.analysis.timeline import Floats, Integers, Timeline
 from clustersim.simulator.charts.canvas import Window, columns_beside, patch, stacked, time_axis
 from clustersim.simulator.charts.gantt import draw_rows, height_of, middles
 from clustersim.simulator.charts.palette import PART_PAINTS, Paint, axis_paint, in_order
-from clustersim.simulator.charts.rows import Boxes, Row, chosen, shown_window
-from clustersim.simulator.charts.shades import drawn
+from clustersim.simulator.charts.rows import Boxes, ChartRow, chosen, shown_window
+from clustersim.simulator.charts.short_ops import drawn
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.units import show
 
@@ -38,7 +38,7 @@ NOWHERE = -1
 """Stands for the row of a span that is not drawn."""
 
 
-class Part(NamedTuple):
+class PathBar(NamedTuple):
     """A bar: *seconds* of the path, with *name* and colour *fill*; the text colour *ink* is legible on it."""
 
     name: str
@@ -95,11 +95,11 @@ def _lines(path: CriticalPath, ranks: Sequence[int] | None, window: Window) -> t
     return np.where(seen, line[path.rank], NOWHERE), rows
 
 
-def _row(path: CriticalPath, mine: npt.NDArray[np.bool_], place: int, name: str) -> Row:
+def _row(path: CriticalPath, mine: npt.NDArray[np.bool_], place: int, name: str) -> ChartRow:
     """Return row number *place*, with the spans *mine*."""
     kinds = {kind: mine & (path.kind == number) for number, kind in enumerate(path.kinds)}
     boxes = [Boxes(kind_paint(kind), path.begin[own], path.end[own]) for kind, own in kinds.items() if own.any()]
-    return Row(place, "", True, boxes, name=name)
+    return ChartRow(place, "", True, boxes, name=name)
 
 
 def _turns(axes: Axes, path: CriticalPath, number: Integers, middle: Floats, window: Window) -> None:
@@ -116,18 +116,18 @@ def _turns(axes: Axes, path: CriticalPath, number: Integers, middle: Floats, win
         axes.add_collection(lines, autolim=False)
 
 
-def _kinds(path: CriticalPath, window: Window) -> list[Part]:
+def _kinds(path: CriticalPath, window: Window) -> list[PathBar]:
     seconds = np.bincount(path.kind, _within(path, window), len(path.kinds)).tolist()
     least = LEAST * (window[1] - window[0])
-    return [Part(kind, s, *kind_paint(kind)[1:]) for kind, s in zip(path.kinds, seconds, strict=True) if s >= least]
+    return [PathBar(kind, s, *kind_paint(kind)[1:]) for kind, s in zip(path.kinds, seconds, strict=True) if s >= least]
 
 
-def _layers(path: CriticalPath, window: Window) -> list[Part]:
+def _layers(path: CriticalPath, window: Window) -> list[PathBar]:
     seconds = np.bincount(path.layer, _within(path, window), len(path.layers)).tolist()
     return _greatest({name or "no layer": s for name, s in zip(path.layers, seconds, strict=True)}, window)
 
 
-def _ranks(path: CriticalPath, window: Window) -> list[Part]:
+def _ranks(path: CriticalPath, window: Window) -> list[PathBar]:
     ranks, number = np.unique(path.rank, return_inverse=True)
     seconds = np.bincount(number, _within(path, window)).tolist()
     names = (_rank_name(path.timeline, rank) for rank in ranks.tolist())
@@ -146,16 +146,16 @@ def _within(path: CriticalPath, window: Window) -> Floats:
     return within
 
 
-def _greatest(seconds: Mapping[str, float], window: Window) -> list[Part]:
+def _greatest(seconds: Mapping[str, float], window: Window) -> list[PathBar]:
     """Return the largest of *seconds*, and the sum of the others."""
     least = LEAST * (window[1] - window[0])
     top = sorted(((name, s) for name, s in seconds.items() if s > 0), key=lambda item: -item[1])
-    parts = [Part(name, s, BAR) for name, s in top[:MOST_BARS] if s >= least]
+    parts = [PathBar(name, s, BAR) for name, s in top[:MOST_BARS] if s >= least]
     rest = sum(s for _, s in top[len(parts) :])
-    return [*parts, *([Part(f"{len(top) - len(parts)} others", rest, REST)] if rest >= least else [])]
+    return [*parts, *([PathBar(f"{len(top) - len(parts)} others", rest, REST)] if rest >= least else [])]
 
 
-def _waterfall(axes: Axes, parts: Sequence[Part], window: Window) -> None:
+def _waterfall(axes: Axes, parts: Sequence[PathBar], window: Window) -> None:
     """Draw a bar for each of *parts*; each begins where the bar above it ends."""
     whole = window[1] - window[0]
     ends = window[0] + np.cumsum([part.seconds for part in parts])

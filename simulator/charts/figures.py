@@ -12,14 +12,13 @@ from pathlib import Path
 from matplotlib.figure import Figure as Figure  # noqa: PLC0414 - the type of what this file returns
 
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.charts.bars import TITLE, breakdown_bars, breakdown_chart
+from clustersim.simulator.charts.bars import BREAKDOWN_TITLE, breakdown_bars, breakdown_chart, repeats_chart
 from clustersim.simulator.charts.canvas import SUFFIXES, Window, save, style
 from clustersim.simulator.charts.critical_path import critical_chart
 from clustersim.simulator.charts.gantt import beside_chart, pipeline_chart, timeline_chart
 from clustersim.simulator.charts.memory import Reserved, memory_chart
 from clustersim.simulator.charts.network import links_chart, topology_chart
 from clustersim.simulator.charts.pareto import ParetoPoint, pareto_chart
-from clustersim.simulator.charts.variation import repeats_chart
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.files import suffix_of
 
@@ -87,7 +86,7 @@ def draw_breakdowns(
     if not breakdowns:
         raise SimulatorError("there are no results to compare")
     with style():
-        save(breakdown_bars(breakdowns, title or TITLE), Path(path))
+        save(breakdown_bars(breakdowns, title or BREAKDOWN_TITLE), Path(path))
 
 
 def draw_beside(

@@ -30,30 +30,44 @@ from clustersim.simulator.charts.canvas import (
 from clustersim.simulator.charts.palette import WAIT, Paint, in_order
 from clustersim.simulator.charts.pipeline import pipeline_rows
 from clustersim.simulator.charts.rank_groups import groups
-from clustersim.simulator.charts.rows import Row, Shown, chosen, evenly, rows, shown, shown_window
-from clustersim.simulator.charts.shades import Drawn, Shades, colours, drawn
-from clustersim.simulator.charts.steady_state import Period, steady_period
+from clustersim.simulator.charts.rows import ChartRow, Shown, chosen, evenly, rows, shown, shown_window
+from clustersim.simulator.charts.short_ops import Drawn, Period, Shades, colours, drawn, steady_period
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.units import show
 
 COMPUTE_HEIGHT, OTHER_HEIGHT, GAP = 1.0, 0.62, 0.3
 """Of rows and between ranks; the unit is the height of a row that computes."""
+
 LEAST_TEXT = 14
 """Pixels that a line of text needs."""
+
 LEAST_SHARE = 1 / 256
 """Of a column of pixels; what has less changes no colour, and is not in the legend."""
+
 LEAST_ROW = 1 / 16
 """Of a column of pixels; a stream that nowhere has so much looks empty, and has no row."""
+
 LONGEST_PERIOD = 0.5
 """Share of the step that a period has at most, to show more than the step itself."""
+
 PERIOD_RANKS = 4
 """Ranks of which a period is shown."""
+
 MARK = "#D55E00"
 """The colour of the mark of a period."""
+
 MERGED = "what is narrower than 3 pixels is merged into shades"
 
 Picture = Sequence[tuple[list[Drawn], Shades]]
 """What is drawn of each row."""
+
+MOST_RANKS = 8
+"""Ranks of each timeline that are shown by default, so that both are legible."""
+
+MOST_PANELS = 8
+"""Timelines in one figure."""
+
+Rows = Callable[[Timeline, Sequence[int] | None, Window], tuple[list[ChartRow], str]]
 
 
 def timeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
@@ -69,7 +83,7 @@ def timeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Wind
     return panels_chart({"": chart}, whole, title or "Timeline", told)
 
 
-def _unseen(timeline: Timeline, chart: Sequence[Row], window: Window) -> Period | None:
+def _unseen(timeline: Timeline, chart: Sequence[ChartRow], window: Window) -> Period | None:
     """Return one period of the steady state if most of the work in *chart* is drawn as shades, and there is one."""
     columns = columns_beside(row_names(chart))
     pictures = [drawn(row.boxes, window, columns) for row in chart if row.computes]
@@ -93,7 +107,7 @@ def _waits(shades: Shades) -> Floats:
 
 
 def _with_period(
-    timeline: Timeline, chart: Sequence[Row], whole: Window, period: Period, title: str, told: str
+    timeline: Timeline, chart: Sequence[ChartRow], whole: Window, period: Period, title: str, told: str
 ) -> Figure:
     """Return *chart* of the *whole* time and below it the *period*, of a few of its ranks."""
     names = list(dict.fromkeys((row.rank, row.name) for row in chart))
@@ -121,7 +135,7 @@ def _with_period(
     return figure
 
 
-def timeline_rows(timeline: Timeline, ranks: Sequence[int] | None, window: Window) -> tuple[list[Row], str]:
+def timeline_rows(timeline: Timeline, ranks: Sequence[int] | None, window: Window) -> tuple[list[ChartRow], str]:
     """Return the rows of a timeline chart within *window* (s), and a note of what is left out.
 
     Ranks that differ by less than half a pixel share their rows.
@@ -134,7 +148,7 @@ def timeline_rows(timeline: Timeline, ranks: Sequence[int] | None, window: Windo
     return chart, "; ".join(filter(None, (told, empty if len(chart) < len(every) else "")))
 
 
-def _works(row: Row, window: Window) -> bool:
+def _works(row: ChartRow, window: Window) -> bool:
     """Return whether an op of *row* can be seen, not only a wait for one."""
     wide, shades = drawn(row.boxes, window, round(PIXELS))
     return _seen(shades, LEAST_ROW) or any(one.boxes.paint != WAIT for one in wide)
@@ -153,7 +167,11 @@ def pipeline_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Wind
     return panels_chart({"": chart}, window, title or "Pipeline", told)
 
 
-def panels_chart(charts: Mapping[str, Sequence[Row]], window: Window, title: str, told: str = "") -> Figure:
+PANELS: dict[str, Rows] = {"timeline": timeline_rows, "pipeline": pipeline_rows}
+"""The charts that can show several timelines in one figure."""
+
+
+def panels_chart(charts: Mapping[str, Sequence[ChartRow]], window: Window, title: str, told: str = "") -> Figure:
     """Return a figure with a panel for each of *charts*, by name, one below the other on one axis, *window* (s)."""
     columns = columns_beside(name for chart in charts.values() for name in row_names(chart))
     pictures = [[drawn(row.boxes, window, columns) for row in chart] for chart in charts.values()]
@@ -166,6 +184,37 @@ def panels_chart(charts: Mapping[str, Sequence[Row]], window: Window, title: str
         axes.set_title(name, loc="left", fontsize=9.5)
     time_axis(panels[-1], window)
     return figure
+
+
+def beside_chart(timelines: Mapping[str, Timeline], ranks: Sequence[int] | None, title: str) -> Figure:
+    """Return a chart of *timelines* of one schedule, by name, from 0 to the end of the longest."""
+    window = 0.0, max(timeline.makespan for timeline in timelines.values())
+    first, *_ = timelines.values()
+    seen = chosen(first, ranks, MOST_RANKS)
+    told = "" if len(seen) == first.world_size else f"{len(seen)} of {first.world_size:,} ranks"
+    named = [Shown(rank, f"rank {rank}") for rank in seen]
+    return panels_chart(
+        {name: rows(timeline, named, window) for name, timeline in timelines.items()}, window, title, told
+    )
+
+
+def variants_chart(
+    timelines: Mapping[str, Timeline], chart: str, ranks: Sequence[int] | None, window: Window | None, title: str
+) -> Figure:
+    """Return *timelines* of different schedules, by name, as *chart*, one of `PANELS`, on one time axis.
+
+    Raises `SimulatorError` for more than `MOST_PANELS`.
+    """
+    if len(timelines) > MOST_PANELS:
+        raise SimulatorError(f"{len(timelines)} timelines do not fit into one figure; at most {MOST_PANELS} do")
+    longest = max(timelines.values(), key=lambda timeline: timeline.makespan)
+    window = shown_window(longest, window)
+    charts = {}
+    for name, timeline in timelines.items():
+        seen, told = PANELS[chart](timeline, ranks, window)
+        length = f"{name}: {show(timeline.step_time, 'time')}"
+        charts["; ".join(filter(None, (length, told)))] = seen
+    return panels_chart(charts, window, title)
 
 
 def _shaded(picture: Picture) -> bool:
@@ -184,19 +233,19 @@ def entries(picture: Picture) -> list[Any]:
     return [patch(paint) for paint in in_order(paints)] + virtual
 
 
-def height_of(chart: Sequence[Row]) -> float:
+def height_of(chart: Sequence[ChartRow]) -> float:
     """Return the height of the rows of *chart* in inches."""
     bottoms, heights = _places(chart)
     return float(bottoms[-1] + heights[-1]) * _pitch(bottoms, heights)
 
 
-def middles(chart: Sequence[Row]) -> Floats:
+def middles(chart: Sequence[ChartRow]) -> Floats:
     """Return the distance in inches of the middle of each row of *chart* from the top."""
     bottoms, heights = _places(chart)
     return bottoms + heights / 2
 
 
-def draw_rows(axes: Axes, chart: Sequence[Row], picture: Picture, window: Window) -> None:
+def draw_rows(axes: Axes, chart: Sequence[ChartRow], picture: Picture, window: Window) -> None:
     """Draw the rows of *chart*, given as *picture*, on *axes* of the height `height_of`."""
     bottoms, heights = _places(chart)
     pitch = _pitch(bottoms, heights)
@@ -209,7 +258,7 @@ def draw_rows(axes: Axes, chart: Sequence[Row], picture: Picture, window: Window
     axes.set_ylim(float(bottoms[-1] + heights[-1]) + 0.2, -0.2)
 
 
-def _places(chart: Sequence[Row]) -> tuple[Floats, Floats]:
+def _places(chart: Sequence[ChartRow]) -> tuple[Floats, Floats]:
     """Return the position of each row from the top, and its height."""
     heights = np.array([COMPUTE_HEIGHT if row.computes else OTHER_HEIGHT for row in chart])
     new_rank = np.array([i > 0 and chart[i].rank != chart[i - 1].rank for i in range(len(chart))])
@@ -257,7 +306,9 @@ def _shades(axes: Axes, picture: Picture, bottoms: Floats, heights: Floats, wind
             axes.imshow(image, extent=edges, aspect="auto", interpolation="nearest", zorder=2)
 
 
-def _texts(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats, window: Window, most: int = 500) -> None:
+def _texts(
+    axes: Axes, chart: Sequence[ChartRow], bottoms: Floats, heights: Floats, window: Window, most: int = 500
+) -> None:
     """Write the labels that fit into their boxes, the widest first if there are too many."""
     letter = (window[1] - window[0]) / (PIXELS * 0.85) * 8.0
     fitting = [
@@ -276,7 +327,7 @@ def _texts(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats, w
         text.set(horizontalalignment="center", verticalalignment="center")
 
 
-def row_names(chart: Sequence[Row]) -> list[str]:
+def row_names(chart: Sequence[ChartRow]) -> list[str]:
     """Return the names of the rows of *chart*: rank and stream if there is room, else the rank at its first row.
 
     If the rank has no name, rows of a pipeline have only that of their stage.
@@ -291,12 +342,12 @@ def row_names(chart: Sequence[Row]) -> list[str]:
     return [row.name if first else "" for row, first in zip(chart, firsts, strict=True)]
 
 
-def _first_rows(chart: Sequence[Row]) -> list[bool]:
+def _first_rows(chart: Sequence[ChartRow]) -> list[bool]:
     """Return for each row whether it is the first of its rank."""
     return [place == 0 or row.rank != chart[place - 1].rank for place, row in enumerate(chart)]
 
 
-def _name_rows(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Floats) -> None:
+def _name_rows(axes: Axes, chart: Sequence[ChartRow], bottoms: Floats, heights: Floats) -> None:
     """Write the names of the rows that have room, and lines between ranks."""
     middles, firsts = bottoms + heights / 2, np.flatnonzero(_first_rows(chart))
     named = [place for place, name in enumerate(row_names(chart)) if name]
@@ -307,45 +358,3 @@ def _name_rows(axes: Axes, chart: Sequence[Row], bottoms: Floats, heights: Float
     lines = LineCollection(across, colors="#DDDDDD", linewidths=0.5, zorder=0, transform=axes.get_yaxis_transform())
     axes.add_collection(lines, autolim=False)
     axes.tick_params(axis="y", length=0)
-
-
-MOST_RANKS = 8
-"""Ranks of each timeline that are shown by default, so that both are legible."""
-MOST_PANELS = 8
-"""Timelines in one figure."""
-
-Rows = Callable[[Timeline, Sequence[int] | None, Window], tuple[list[Row], str]]
-
-PANELS: dict[str, Rows] = {"timeline": timeline_rows, "pipeline": pipeline_rows}
-"""The charts that can show several timelines in one figure."""
-
-
-def beside_chart(timelines: Mapping[str, Timeline], ranks: Sequence[int] | None, title: str) -> Figure:
-    """Return a chart of *timelines* of one schedule, by name, from 0 to the end of the longest."""
-    window = 0.0, max(timeline.makespan for timeline in timelines.values())
-    first, *_ = timelines.values()
-    seen = chosen(first, ranks, MOST_RANKS)
-    told = "" if len(seen) == first.world_size else f"{len(seen)} of {first.world_size:,} ranks"
-    named = [Shown(rank, f"rank {rank}") for rank in seen]
-    return panels_chart(
-        {name: rows(timeline, named, window) for name, timeline in timelines.items()}, window, title, told
-    )
-
-
-def variants_chart(
-    timelines: Mapping[str, Timeline], chart: str, ranks: Sequence[int] | None, window: Window | None, title: str
-) -> Figure:
-    """Return *timelines* of different schedules, by name, as *chart*, one of `PANELS`, on one time axis.
-
-    Raises `SimulatorError` for more than `MOST_PANELS`.
-    """
-    if len(timelines) > MOST_PANELS:
-        raise SimulatorError(f"{len(timelines)} timelines do not fit into one figure; at most {MOST_PANELS} do")
-    longest = max(timelines.values(), key=lambda timeline: timeline.makespan)
-    window = shown_window(longest, window)
-    charts = {}
-    for name, timeline in timelines.items():
-        seen, told = PANELS[chart](timeline, ranks, window)
-        length = f"{name}: {show(timeline.step_time, 'time')}"
-        charts["; ".join(filter(None, (length, told)))] = seen
-    return panels_chart(charts, window, title)

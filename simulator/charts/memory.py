@@ -27,18 +27,30 @@ from clustersim.simulator.reading.units import show
 
 MOST_CURVES = 10
 """Curves of ranks in one chart at most."""
+
 FEW_CURVES = 4
 """Curves up to which the first are wider, so that equal curves are all seen."""
+
 BINS = 1000
 """Bins of time in a chart of memory, about one per pixel: a chart is some 1,100 pixels wide."""
+
 FAR = 2.5
 """If the capacity is more than so many times the peak, the chart states it as text, so that curves are not flat."""
+
 RED, RESERVED_FILL = "#C00000", "#DDDDDD"
 """The colour of what does not fit, and of reserved memory."""
+
 MEMORY = "Memory over time"
 
 Reserved = Callable[[int], float]
 """The bytes that the process of a rank holds on its GPU beyond the tensors of the schedule."""
+
+STATES = "Peak memory of the fullest GPU"
+
+CAPACITY = "#D55E00"
+
+ROOM = 1.28
+"""Length of the axis against the longest bar: room for the sum, and for what does not fit."""
 
 
 class _Full(NamedTuple):
@@ -155,13 +167,7 @@ def _against_capacity(axes: Axes, full: _Full) -> None:
         axes.set_title(told, fontsize=9, loc="right", color=RED, fontweight="bold")
 
 
-STATES = "Peak memory of the fullest GPU"
-CAPACITY = "#D55E00"
-ROOM = 1.28
-"""Length of the axis against the longest bar: room for the sum, and for what does not fit."""
-
-
-class Held(NamedTuple):
+class PeakMemory(NamedTuple):
     """The bytes of the fullest GPU at its peak *by_category*, and its *capacity*; infinite if not known."""
 
     by_category: Mapping[str, float]
@@ -173,7 +179,7 @@ class Held(NamedTuple):
         return sum(self.by_category.values())
 
 
-def states_chart(several: Mapping[str, Held], title: str | None) -> Figure:
+def states_chart(several: Mapping[str, PeakMemory], title: str | None) -> Figure:
     """Return a bar for each of *several*, by name, with its sum; red if it does not fit.
 
     The category ``reserved`` is what a process holds beyond tensors. Raises `SimulatorError` if nothing holds memory.

@@ -30,8 +30,33 @@ from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.units import show
 
 LINKS = "Link use over time"
+
 MOST_KINDS = 6
 """Kinds of links in one chart at most."""
+
+FILLS = {
+    "gpu": "#56B4E9",
+    "host": "#CCCCCC",
+    "nic": "#E69F00",
+    "nvswitch": "#44AA99",
+    "pcie_switch": "#DDCC77",
+    SERVERS: "#A6CEE3",
+}
+
+SWITCH = "#CC79A7"
+"""The fill of switches of the fabric."""
+
+IDLE = "#BBBBBB"
+"""The colour of links without traffic, or of unknown traffic."""
+
+USES = ListedColormap(colormaps["YlOrRd"](linspace(0.12, 0.95, 256)), "uses")
+"""Colours of links from no use to the whole bandwidth."""
+
+TIER = 0.95
+"""Inches between tiers."""
+
+LEAST_WIDTH, WIDTH_PER_DECADE = 0.8, 1.3
+"""Points of the line of the slowest link, and more for each tenfold bandwidth."""
 
 
 def links_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:
@@ -96,26 +121,6 @@ def percent(share: float) -> str:
     if 0 < share < 1e-3:
         return "under 0.1%"
     return f"{share:.1%}" if 0 < share < 0.01 else f"{share:.0%}"
-
-
-FILLS = {
-    "gpu": "#56B4E9",
-    "host": "#CCCCCC",
-    "nic": "#E69F00",
-    "nvswitch": "#44AA99",
-    "pcie_switch": "#DDCC77",
-    SERVERS: "#A6CEE3",
-}
-SWITCH = "#CC79A7"
-"""The fill of switches of the fabric."""
-IDLE = "#BBBBBB"
-"""The colour of links without traffic, or of unknown traffic."""
-USES = ListedColormap(colormaps["YlOrRd"](linspace(0.12, 0.95, 256)), "uses")
-"""Colours of links from no use to the whole bandwidth."""
-TIER = 0.95
-"""Inches between tiers."""
-LEAST_WIDTH, WIDTH_PER_DECADE = 0.8, 1.3
-"""Points of the line of the slowest link, and more for each tenfold bandwidth."""
 
 
 def topology_chart(timeline: Timeline, ranks: Sequence[int] | None, window: Window | None, title: str | None) -> Figure:

@@ -10,7 +10,7 @@ import numpy as np
 from clustersim.simulator.analysis.memory import stage_of, stages
 from clustersim.simulator.analysis.timeline import NO_MICRO_BATCH, Timeline, micro_batches
 from clustersim.simulator.charts.palette import PHASE_PAINTS
-from clustersim.simulator.charts.rows import MOST_CLASSES, MOST_GIVEN, Boxes, Label, Row, chosen, evenly
+from clustersim.simulator.charts.rows import MOST_CLASSES, MOST_GIVEN, Boxes, ChartRow, Label, chosen, evenly
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.schedule.ops import Compute, Op
@@ -71,7 +71,7 @@ def pipeline_ranks(timeline: Timeline, ranks: Sequence[int] | None = None) -> li
 
 def pipeline_rows(
     timeline: Timeline, ranks: Sequence[int] | None, window: tuple[float, float]
-) -> tuple[list[Row], str]:
+) -> tuple[list[ChartRow], str]:
     """Return the rows of a pipeline chart within *window* (s), and a note of what is left out and how long boxes are.
 
     Boxes show the number of their micro-batch. Actions of no length, as the optimizer of a unit model, have no box.
@@ -126,7 +126,7 @@ def _phase_order(item: tuple[str, list[float]]) -> int:
     return PHASE_LETTERS.index(item[0])
 
 
-def _row(timeline: Timeline, rank: int, window: tuple[float, float]) -> Row:
+def _row(timeline: Timeline, rank: int, window: tuple[float, float]) -> ChartRow:
     lasting = [s for s in stretches(timeline, rank) if s.end > s.begin]
     done = [s for s in lasting if s.end > window[0] and s.begin < window[1]]
     boxes = []
@@ -137,7 +137,7 @@ def _row(timeline: Timeline, rank: int, window: tuple[float, float]) -> Row:
                 begin, end = np.array([s.begin for s in mine]), np.array([s.end for s in mine])
                 boxes.append(Boxes(paint, np.clip(begin, *window), np.clip(end, *window), virtual=virtual))
     labels = [Label(_number(s.action), s.begin, s.end, PHASE_PAINTS[s.action.phase]) for s in done]
-    return Row(rank, f"stage {stage_of(timeline.schedule, rank)}", True, boxes, labels)
+    return ChartRow(rank, f"stage {stage_of(timeline.schedule, rank)}", True, boxes, labels)
 
 
 def _number(action: Action) -> str:

@@ -17,14 +17,14 @@ MOST_COMPARED = 256
 """Classes that are compared with each other at most; a chart of more is thinned."""
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """*ranks*, ascending, that look like *first*."""
 
     first: int
     ranks: Integers
 
 
-def groups(timeline: Timeline, classes: Mapping[int, Integers], tolerance: float) -> list[Group]:
+def groups(timeline: Timeline, classes: Mapping[int, Integers], tolerance: float) -> list[RankGroup]:
     """Return *classes* of equal ranks, joined where all spans differ by at most *tolerance* (s)."""
     found: dict[int, list[Integers]] = {}
     by_program: dict[tuple[int, int], list[int]] = {}
@@ -35,10 +35,10 @@ def groups(timeline: Timeline, classes: Mapping[int, Integers], tolerance: float
         if like is None:
             firsts.append(first)
         found.setdefault(first if like is None else like, []).append(ranks)
-    return [Group(first, np.sort(np.concatenate(several))) for first, several in found.items()]
+    return [RankGroup(first, np.sort(np.concatenate(several))) for first, several in found.items()]
 
 
-def same_values(rows: Mapping[int, Floats], classes: Mapping[int, Integers], tolerance: float) -> list[Group]:
+def same_values(rows: Mapping[int, Floats], classes: Mapping[int, Integers], tolerance: float) -> list[RankGroup]:
     """Return *classes* of ranks, joined where all values of their first ranks in *rows* differ by at most *tolerance*.
 
     The values of a group differ from those of its first rank by no more.
@@ -47,7 +47,7 @@ def same_values(rows: Mapping[int, Floats], classes: Mapping[int, Integers], tol
     for first, values in rows.items():
         like = next((one for one in found if float(np.abs(rows[one] - values).max(initial=0.0)) <= tolerance), first)
         found.setdefault(like, []).append(classes[first])
-    return [Group(first, np.sort(np.concatenate(several))) for first, several in found.items()]
+    return [RankGroup(first, np.sort(np.concatenate(several))) for first, several in found.items()]
 
 
 def _alike(one: Columns, other: Columns, tolerance: float) -> bool:

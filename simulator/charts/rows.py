@@ -20,7 +20,7 @@ from clustersim.simulator.analysis.timeline import (
     op_names,
 )
 from clustersim.simulator.charts.palette import WAIT, Paint, paint_of
-from clustersim.simulator.charts.rank_groups import MOST_COMPARED, Group, group_name
+from clustersim.simulator.charts.rank_groups import MOST_COMPARED, RankGroup, group_name
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PHASES
@@ -61,7 +61,7 @@ class Label:
 
 
 @dataclass(frozen=True)
-class Row:
+class ChartRow:
     """One *stream* of *rank* (or all its transfers) as boxes; *name*: that of the rank or of its class."""
 
     rank: int
@@ -137,14 +137,14 @@ def shown(
     return named, _told(world, len(classes), len(several), len(kept))
 
 
-Join = Callable[[Mapping[int, Integers]], list[Group]]
+Join = Callable[[Mapping[int, Integers]], list[RankGroup]]
 
 
-def _joined(classes: Mapping[int, Integers], join: Join | None) -> list[Group]:
+def _joined(classes: Mapping[int, Integers], join: Join | None) -> list[RankGroup]:
     """Return *classes* as groups, joined by *join* if they are not too many to compare."""
     if join is not None and len(classes) <= MOST_COMPARED:
         return join(classes)
-    return [Group(first, alike) for first, alike in classes.items()]
+    return [RankGroup(first, alike) for first, alike in classes.items()]
 
 
 def _bands(timeline: Timeline, given: Sequence[int], join: Join | None) -> tuple[list[Shown], str]:
@@ -192,7 +192,7 @@ def shown_window(timeline: Timeline, window: tuple[float, float] | None) -> tupl
     return begin, end
 
 
-def rows(timeline: Timeline, ranks: Sequence[Shown], window: tuple[float, float], pixels: int = 1200) -> list[Row]:
+def rows(timeline: Timeline, ranks: Sequence[Shown], window: tuple[float, float], pixels: int = 1200) -> list[ChartRow]:
     """Return the rows of *ranks* within *window* (s), with the labels that fit into a chart *pixels* wide.
 
     Raises `SimulatorError` if there are none.
@@ -206,7 +206,7 @@ def rows(timeline: Timeline, ranks: Sequence[Shown], window: tuple[float, float]
         for number, lane in enumerate(look.lanes):
             spans = _among(own, look.lane[own.op] == number)
             labels = _labels(spans, look, window, pixel)
-            result.append(Row(rank, lane, look.computing[number], _boxes(spans, look, window), labels, name))
+            result.append(ChartRow(rank, lane, look.computing[number], _boxes(spans, look, window), labels, name))
     return result
 
 

@@ -35,23 +35,50 @@ from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.units import UNITS, show
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
 MOST_SERIES = len(SERIES_FILLS) * len(MARKERS)
+
 WHOLE = 0.8
 """Width of the bars of one name, of the distance between names."""
+
 HEIGHT = 2.6
 """Inches of a panel."""
+
 LOG_FROM = 8.0
 """Greatest value over the least from which an axis is logarithmic."""
+
 MOST_TICKS = 12
+
 MOST_LABELS = 70
 """Labels that stand upright beside one another in the width of a chart."""
+
 UNFIT: dict[str, Any] = {"linestyle": "", "marker": "x", "markersize": 9, "markeredgewidth": 2, "color": "#B00020"}
 """The mark of a run that does not fit in memory."""
+
 BEST: dict[str, Any] = {
     "linestyle": "", "marker": "o", "markersize": 14, "markeredgewidth": 2, "color": "black", "fillstyle": "none"
 }  # fmt: skip
 """The mark of the best run."""
+
 DIMENSIONS = {"step time": "time", "time": "time", "busbw": "bandwidth", "MFU": "share"}
+
+COLOURS = "viridis"
+"""Perceptually uniform, also for colour-blind eyes (Smith and van der Walt, 2015)."""
+
+LOG_COLOURS_FROM = 8.0
+"""Greatest value over the least from which colours are logarithmic."""
+
+CELL = 0.42
+"""Height in inches of a cell."""
+
+MOST_CELLS = 60
+"""Cells beside or below one another at most: smaller ones could not be told apart."""
+
+FRAME = "#D55E00"
+"""Colour of the frame of the best cell."""
+
+BAR = 1.5
+"""Inches for the bar of colours and its numbers."""
 
 
 class SweepPoint(NamedTuple):
@@ -166,21 +193,7 @@ def _logarithmic(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) >= LOG_FROM * min(values)
 
 
-COLOURS = "viridis"
-"""Perceptually uniform, also for colour-blind eyes (Smith and van der Walt, 2015)."""
-LOG_COLOURS_FROM = 8.0
-"""Greatest value over the least from which colours are logarithmic."""
-CELL = 0.42
-"""Height in inches of a cell."""
-MOST_CELLS = 60
-"""Cells beside or below one another at most: smaller ones could not be told apart."""
-FRAME = "#D55E00"
-"""Colour of the frame of the best cell."""
-BAR = 1.5
-"""Inches for the bar of colours and its numbers."""
-
-
-class Cell(NamedTuple):
+class HeatMapCell(NamedTuple):
     """The *value* of a run, None if it failed. *fits*: it fits in memory. *best*: it is the best of all runs."""
 
     value: float | None
@@ -200,7 +213,7 @@ class HeatMap(NamedTuple):
     columns: Sequence[str]
     y: str
     rows: Sequence[str]
-    cells: Mapping[tuple[int, int], Cell]
+    cells: Mapping[tuple[int, int], HeatMapCell]
     quantity: str
     dimension: str
     told: str = ""
@@ -252,7 +265,7 @@ def _draw_cells(axes: Axes, cells: HeatMap, width: float) -> Normalize:
     return norm
 
 
-def _draw_cell(axes: Axes, place: tuple[int, int], cell: Cell, fill: Any, text: str) -> None:
+def _draw_cell(axes: Axes, place: tuple[int, int], cell: HeatMapCell, fill: Any, text: str) -> None:
     """Draw the *text* of a cell of colour *fill*, with a hatch if it does not fit, and a frame if it is the best."""
     # luminance of sRGB (Rec. 709)
     luminance = float(np.dot(to_rgb(fill), (0.2126, 0.7152, 0.0722)))

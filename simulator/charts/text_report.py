@@ -15,6 +15,9 @@ from clustersim.simulator.reading.units import show
 EQUAL = 1e-9
 """Relative difference below which two times are printed as equal: sums of millions of doubles agree to that."""
 
+LEAST_PART = 1e-6
+"""Of the step time; a shorter part of a breakdown changes no printed figure of the step time."""
+
 
 class CollectiveRow(NamedTuple):
     """One line of a table of collectives: *size* in bytes, *time* in s, bandwidths in bytes/s."""
@@ -34,10 +37,6 @@ def label_of(part: str) -> str:
     'exposed dp'
     """
     return part.replace("_", " ")
-
-
-LEAST_PART = 1e-6
-"""Of the step time; a shorter part of a breakdown changes no printed figure of the step time."""
 
 
 def breakdown_table(parts: Mapping[str, float], width: int = 40) -> str:

@@ -1,21 +1,26 @@
-"""Simulation: find the classes of equal ranks, run them on an engine, and make the timeline of all ranks."""
+"""Simulation: find the classes of equal ranks, run them on an engine, and make the timeline of all ranks; or run them
+under several seeds for the step times alone.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
+from threading import Event
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clustersim.simulator.analysis.timeline import FlowLinks, LinkUse, Timeline
 from clustersim.simulator.engine.choice import choose, numba_fault, numba_found
 from clustersim.simulator.engine.folding.folding import Folding
-from clustersim.simulator.engine.interface.conditions import Conditions
 from clustersim.simulator.engine.interface.outcome import Outcome, deadlock
 from clustersim.simulator.engine.interface.pricing import Pricing
-from clustersim.simulator.engine.interface.setup import RankClasses, Setup, Unfolded
+from clustersim.simulator.engine.interface.setup import Conditions, RankClasses, Setup, Unfolded
 from clustersim.simulator.engine.interface.variation import Variation
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.cluster import Cluster
@@ -30,9 +35,18 @@ from clustersim.simulator.schedule.mesh import family
 from clustersim.simulator.schedule.ops import Collective, Recv, Send
 from clustersim.simulator.schedule.schedule import Schedule
 
+if TYPE_CHECKING:
+    from clustersim.simulator.engine.compiled.lowering import Lowering
+
 MOST_SPANS = 30_000_000
 """The most spans that are kept, at 40 bytes each. If all ranks differ, a larger run keeps the spans of a few ranks, and
 totals of all."""
+
+MOST_RATES = 1_000_000
+"""Rates of flows that ``auto`` solves in SimPy before it takes the compiled engine: some 10 s."""
+
+MOST_BYTES = 2**32
+"""The most memory for the durations of concurrent runs; a run of 12,288 ranks needs 0.5 GB."""
 
 
 def simulate(
@@ -93,10 +107,6 @@ def packed(schedule: Schedule, cluster: Cluster) -> tuple[str, ...]:
         cluster.hosts[next(host) * len(cluster.hosts) // len(hosts)] if on_host[program] else next(gpu)
         for program in schedule.program_of
     )
-
-
-MOST_RATES = 1_000_000
-"""Rates of flows that ``auto`` solves in SimPy before it takes the compiled engine: some 10 s."""
 
 
 @dataclass
@@ -240,3 +250,70 @@ def _links_of(flows: Sequence[Flow]) -> FlowLinks:
     links = np.fromiter((link for flow in flows for link in flow.links), np.int64, sum(sizes))
     crossings = np.fromiter((number for flow in flows for number in flow.crossings), np.float64, sum(sizes))
     return FlowLinks(np.cumsum([0, *sizes]), links, crossings)
+
+
+def step_times(simulation: Simulation, seeds: Sequence[int]) -> list[float]:
+    """The step time (s) of *simulation* under each of *seeds*. Raises `DeadlockError`."""
+    if not seeds:
+        return []
+    if simulation.chosen_engine != "compiled" or simulation.schedule.measured_by_span:
+        return [simulation.with_seed(seed).run().step_time for seed in seeds]
+    with gc_paused():
+        return _Repeats(simulation, seeds).run()
+
+
+class _Repeats:
+    """Runs of *simulation* on the compiled engine, one for each of *seeds*."""
+
+    def __init__(self, simulation: Simulation, seeds: Sequence[int]) -> None:
+        from clustersim.simulator.engine.compiled.lowering import lower
+
+        self.simulation, self.seeds = simulation, seeds
+        first = simulation.with_seed(seeds[0])
+        self.lowering = lower(first.setup, kept=(), totals=False, record=False)
+        self.fractions = dict.fromkeys(seeds, 0.0)
+        self.stopped = Event()
+
+    def run(self) -> list[float]:
+        """The step times, in the order of the seeds."""
+        at_a_time = min(len(self.seeds), processors(), MOST_BYTES // max(1, self.lowering.arrays.durations.nbytes))
+        with ThreadPoolExecutor(max(1, at_a_time)) as pool:
+            try:
+                return list(pool.map(self._step_time, self.seeds))
+            except BaseException:
+                # such as an interrupt: the other runs end when they next report their progress
+                self.stopped.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _step_time(self, seed: int) -> float:
+        from clustersim.simulator.engine.compiled.execution import CompiledExecution
+
+        def watch(fraction: float) -> None:
+            if self.stopped.is_set():
+                raise InterruptedError
+            self.fractions[seed] = fraction
+            self.simulation.fraction = sum(self.fractions.values()) / len(self.fractions)
+
+        execution = CompiledExecution(self._lowered(seed), watch)
+        outcome = execution.run()
+        schedule = self.simulation.schedule
+        error = deadlock(schedule, self.simulation.classes.representative, outcome.waiting)
+        if error is not None:
+            raise error
+        watch(1.0)
+        begin, _ = execution.first_step
+        return (float(execution.state.clock[0]) - begin) / (schedule.batches * max(1, schedule.steps - 1))
+
+    def _lowered(self, seed: int) -> Lowering:
+        if seed == self.seeds[0]:
+            return self.lowering
+        variation = replace(self.simulation.variation, seed=seed)
+        return self.lowering.with_pricing(self.lowering.setup.pricing.with_variation(variation))
+
+
+def processors() -> int:
+    """The number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

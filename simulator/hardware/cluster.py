@@ -1,7 +1,7 @@
 """A cluster is a directed graph of links between devices and switches, with the routes through it.
 
 Vertices and links are numbered and stored as arrays (`simulator.hardware.topology`). The name of a vertex is its kind
-and its number in the cluster, ``gpu 17``. The networkx graph (`simulator.hardware.topology`) is made on demand.
+and its number in the cluster, ``gpu 17``. The networkx graph is made on demand.
 """
 
 from __future__ import annotations

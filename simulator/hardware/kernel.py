@@ -31,6 +31,20 @@ CLASSES = (
 norms, and softmaxes with scale, mask and dropout of the scores; *optimizer*: passes over parameters, gradients and
 states; *measured*: a duration is given, and what runs in it is not known. To add a class, name it here."""
 
+EXECUTED = {"forward": 2, "backward": 5}
+"""Products of fused attention for each score: backward it recomputes the scores (Dao 2023, arXiv:2307.08691)."""
+
+ALIGNMENT = 16
+"""Bytes of the widest load of a thread. Tensor cores want rows of this alignment (NVIDIA, "Matrix Multiplication
+Background User's Guide", section "Tensor Core Requirements": multiples of 16 bytes)."""
+
+BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}
+"""Bytes of one element by precision."""
+
+OPERAND_BYTES: dict[str, float] = {**BYTES, "fp8": 1, "mxfp8": 1, "nvfp4": 0.5}
+"""Bytes of one element of an operand of a product. ``fp8`` has one scale for a tensor or for a large block of it,
+``mxfp8`` one for each 32 elements (Open Compute Project, "Microscaling Formats", version 1.0), ``nvfp4`` one for 16."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:
@@ -91,21 +105,6 @@ class Kernel:
     operators: int = 0
     copies: int = 1
     operation: Operation | None = field(default=None, compare=False)
-
-
-EXECUTED = {"forward": 2, "backward": 5}
-"""Products of fused attention for each score: backward it recomputes the scores (Dao 2023, arXiv:2307.08691)."""
-
-ALIGNMENT = 16
-"""Bytes of the widest load of a thread. Tensor cores want rows of this alignment (NVIDIA, "Matrix Multiplication
-Background User's Guide", section "Tensor Core Requirements": multiples of 16 bytes)."""
-
-BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}
-"""Bytes of one element by precision."""
-
-OPERAND_BYTES: dict[str, float] = {**BYTES, "fp8": 1, "mxfp8": 1, "nvfp4": 0.5}
-"""Bytes of one element of an operand of a product. ``fp8`` has one scale for a tensor or for a large block of it,
-``mxfp8`` one for each 32 elements (Open Compute Project, "Microscaling Formats", version 1.0), ``nvfp4`` one for 16."""
 
 
 def matmul(

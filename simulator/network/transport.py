@@ -1,9 +1,8 @@
 """A transport is a version of a communication library: the costs that it adds to the links, and its algorithms.
 
 All of it is data, so a calibration can replace any number. Bandwidths are in bytes/s, latencies in s. A library chooses
-by a tuning model, which may differ from the times that it takes. That model is a transport too.
-
-Classes of links, and the properties of a group of ranks on which a library's choice depends.
+by a tuning model, which may differ from the times that it takes. That model is a transport too. Costs are by class of
+link; the choice depends on the properties of the group of ranks.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf, log2
 
-from clustersim.simulator.hardware.links import STORES, Link
-from clustersim.simulator.network.tcp import ONE_CORE, TCP
+from clustersim.simulator.hardware.links import ONE_CORE, STORES, TCP, Link
 
 NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
 """Link classes, as in NCCL (src/graph/tuning.cc, NCCL_HW_*)."""

@@ -18,6 +18,9 @@ from secrets import token_hex
 
 from clustersim.simulator.reading.errors import SimulatorError
 
+LARGEST_TABLE = 64 * 2**20
+"""Bytes of a table at most."""
+
 
 class UnreadableFile(SimulatorError):  # noqa: N818 - it names the fault
     """A file that cannot be read as text; *reason* says why, without the file's name, and *line* where (0: as a whole).
@@ -110,10 +113,6 @@ def read_text(path: str | os.PathLike[str], most: int) -> str:
 
 def _shown(nbytes: int) -> str:
     return f"{nbytes // 2**30} GiB" if nbytes % 2**30 == 0 else f"{nbytes // 2**20} MiB"
-
-
-LARGEST_TABLE = 64 * 2**20
-"""Bytes of a table at most."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ from typing import Any
 
 from clustersim.simulator.reading.errors import SimulatorError
 
+MOST_TOLD = 40
+"""Names that a message tells at most."""
+
 
 class UnknownName(SimulatorError):  # noqa: N818 - it names the fault
     """No file of that name; `names`: the existing ones, nearest first."""
@@ -123,10 +126,6 @@ def nearest(name: str, candidates: list[str]) -> list[str]:
     import difflib
 
     return sorted(candidates, key=lambda c: -difflib.SequenceMatcher(None, name.lower(), c.lower()).ratio())
-
-
-MOST_TOLD = 40
-"""Names that a message tells at most."""
 
 
 def told(names: list[str]) -> str:

@@ -1,8 +1,6 @@
 """Quantities in files: texts with a unit, which become SI floats; counts are plain whole numbers.
 
 Limits are far beyond any machine: they catch wrong exponents, not ambitious designs.
-
-Parameters of a fabric that are one factor or several.
 """
 
 from __future__ import annotations

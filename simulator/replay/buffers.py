@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 ELEMENT = 4
 """Bytes of an element, fp32."""
 
+COPIES = 2
+"""Gloo reduces in memory of its own, as large as the vector."""
+
+MEMINFO = Path("/proc/meminfo")
+
 
 @dataclass(frozen=True)
-class Buffers:
+class MessageBuffers:
     """Data are sent from *source* and received into *sink*.
 
     *host* is memory of the host for copies from and to a GPU.
@@ -97,12 +102,6 @@ def total_bytes(schedule: Schedule) -> float:
             for ops in schedule.program(rank).streams().values()
         )
     )
-
-
-COPIES = 2
-"""Gloo reduces in memory of its own, as large as the vector."""
-
-MEMINFO = Path("/proc/meminfo")
 
 
 def available_bytes() -> float:

@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 
 from clustersim.simulator.reading.errors import ReplayError
-from clustersim.simulator.replay.buffers import Buffers, elements, members, sent_directly
+from clustersim.simulator.replay.buffers import MessageBuffers, elements, members, sent_directly
 from clustersim.simulator.replay.rank_process import Member
 from clustersim.simulator.replay.rendezvous import (
     Channel,
     CollectiveRendezvous,
-    Message,
+    MessageRendezvous,
     Rendezvous,
     channels,
     pairs,
@@ -31,12 +31,13 @@ from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
 from clustersim.simulator.schedule.schedule import Schedule
 
 _all_gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
 _reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 """Their names from torch 2.13 on; before that, the other ones."""
 
 
 @dataclass(frozen=True)
-class Call:
+class LibraryCall:
     """One collective in *group* with ranks *ranks*. This rank is at position *coordinate*.
 
     *n*: elements of the full vector. *m*: elements of one of its parts.
@@ -48,7 +49,7 @@ class Call:
     root: int
     n: int
     m: int
-    buffers: Buffers
+    buffers: MessageBuffers
 
     @property
     def whole(self) -> int:
@@ -65,21 +66,21 @@ class Call:
         return list(vector[: self.whole].chunk(len(self.ranks))) if self.at_root else None
 
 
-def _gather(call: Call) -> None:
+def _gather(call: LibraryCall) -> None:
     sink = call.parts(call.buffers.sink)
     dist.gather(call.buffers.source[: call.m], sink, call.ranks[call.root], group=call.group)
 
 
-def _scatter(call: Call) -> None:
+def _scatter(call: LibraryCall) -> None:
     source = call.parts(call.buffers.source)
     dist.scatter(call.buffers.sink[: call.m], source, call.ranks[call.root], group=call.group)
 
 
-def _all_to_all(call: Call) -> None:
+def _all_to_all(call: LibraryCall) -> None:
     dist.all_to_all_single(call.buffers.sink[: call.whole], call.buffers.source[: call.whole], group=call.group)
 
 
-KINDS: dict[str, Callable[[Call], Any]] = {
+KINDS: dict[str, Callable[[LibraryCall], Any]] = {
     "all_reduce": lambda c: dist.all_reduce(c.buffers.source[: c.n], group=c.group),
     "all_gather": lambda c: _all_gather(c.buffers.sink[: c.whole], c.buffers.source[: c.m], group=c.group),
     "reduce_scatter": lambda c: _reduce_scatter(c.buffers.sink[: c.m], c.buffers.source[: c.whole], group=c.group),
@@ -91,7 +92,7 @@ KINDS: dict[str, Callable[[Call], Any]] = {
 }
 
 
-def _directly(call: Call, kind: str) -> None:
+def _directly(call: LibraryCall, kind: str) -> None:
     """Execute a broadcast or reduce as concurrent messages between the root and each other rank."""
     outward = kind == "broadcast"
     others = [rank for rank in call.ranks if rank != call.ranks[call.root]]
@@ -108,7 +109,7 @@ def _directly(call: Call, kind: str) -> None:
         work.wait()
 
 
-def _copy(op: Copy, buffers: Buffers) -> None:
+def _copy(op: Copy, buffers: MessageBuffers) -> None:
     n = elements(op.nbytes)
     assert buffers.host is not None
     gpu, host = buffers.source[:n], buffers.host[:n]
@@ -130,7 +131,7 @@ class Communication:
     schedule: Schedule
     member: Member
     _groups: dict[Channel | tuple[int, int], Any] = field(default_factory=dict)
-    _tags: dict[Message, int] = field(default_factory=dict)
+    _tags: dict[MessageRendezvous, int] = field(default_factory=dict)
 
     def open(self) -> None:
         """Open all process groups. Every rank opens all of them, in the same order."""
@@ -165,29 +166,29 @@ class Communication:
         ranks = {rank for op in ops for rank in members(self.schedule, self.member.rank, op)}
         return "cpu" if self._backend(tuple(ranks)) == "gloo" else self.member.device
 
-    def execute(self, op: Op, rendezvous: Rendezvous | None, buffers: Buffers) -> None:
+    def execute(self, op: Op, rendezvous: Rendezvous | None, buffers: MessageBuffers) -> None:
         """Execute *op* from begin to end."""
         match op, rendezvous:
             case Collective(), CollectiveRendezvous():
                 self._gather(op, rendezvous, buffers)
-            case Send(), Message():
+            case Send(), MessageRendezvous():
                 dist.send(buffers.source[: elements(op.nbytes)], rendezvous.receiver, **self._line(rendezvous))
-            case Recv(), Message():
+            case Recv(), MessageRendezvous():
                 dist.recv(buffers.sink[: elements(op.nbytes)], rendezvous.sender, **self._line(rendezvous))
             case Copy(), _:
                 _copy(op, buffers)
 
-    def _gather(self, op: Collective, rendezvous: CollectiveRendezvous, buffers: Buffers) -> None:
+    def _gather(self, op: Collective, rendezvous: CollectiveRendezvous, buffers: MessageBuffers) -> None:
         ranks = tuple(members(self.schedule, self.member.rank, op))
         n, m = elements(op.nbytes), elements(op.nbytes, len(ranks))
         group = self._groups[rendezvous.channel]
-        call = Call(group, ranks, ranks.index(self.member.rank), op.root, n, m, buffers)
+        call = LibraryCall(group, ranks, ranks.index(self.member.rank), op.root, n, m, buffers)
         if sent_directly(op):
             _directly(call, op.kind)
         else:
             KINDS[op.kind](call)
 
-    def _line(self, message: Message) -> dict[str, Any]:
+    def _line(self, message: MessageRendezvous) -> dict[str, Any]:
         """The group of a message's pair and direction, and under Gloo the message's tag."""
         line = {"group": self._groups[message.sender, message.receiver]}
         return line if self.member.backend == "nccl" else {**line, "tag": self._tags[message]}

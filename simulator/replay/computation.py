@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.hardware.kernel import EXECUTED, Kernel
 from clustersim.simulator.replay.clock import now, sleep_until
 from clustersim.simulator.schedule.ops import Compute
 
@@ -30,7 +30,7 @@ def computation(how: str, device: str) -> Computation:
         case "spin":
             return _spinning()
         case "kernels":
-            return Kernels(device)
+            return DeviceKernels(device)
     raise ValueError(how)
 
 
@@ -49,7 +49,7 @@ def _spinning() -> Computation:
 
 
 @dataclass
-class Kernels:
+class DeviceKernels:
     """Executes kernels on *device*: products of their shapes, copies of their bytes. Measured kernels sleep.
 
     Operands are random numbers in memory that all kernels share: a GPU at its power limit multiplies zeros faster (an
@@ -59,7 +59,7 @@ class Kernels:
 
     device: str
     _memory: dict[tuple[int, torch.dtype], torch.Tensor] = field(default_factory=dict)
-    _attentions: dict[tuple[Shape, str], Attention] = field(default_factory=dict)
+    _attentions: dict[tuple[Shape, str], AttentionKernel] = field(default_factory=dict)
 
     def __call__(self, op: Compute, end: float) -> None:
         """Execute the kernels of *op* in turn, those of a host on the host."""
@@ -90,7 +90,7 @@ class Kernels:
         """Execute torch's fused attention, all of whose scores are computed, or its backward pass."""
         key = shape, device
         if key not in self._attentions:
-            self._attentions[key] = Attention(shape, which, dtype, device)
+            self._attentions[key] = AttentionKernel(shape, which, dtype, device)
         self._attentions[key]()
 
     def _copy(self, nbytes: float, device: str) -> None:
@@ -107,16 +107,12 @@ class Kernels:
         return held[:count]
 
 
-PRODUCTS = {"forward": 2, "backward": 5}
-"""Products of fused attention; the backward pass computes the scores again (Dao 2023, arXiv:2307.08691)."""
-
-
-class Attention:
+class AttentionKernel:
     """One pass of fused attention. *shape*: (heads of all samples x products, rows, columns, head size)."""
 
     def __init__(self, shape: Shape, which: str, dtype: torch.dtype, device: str) -> None:
         heads, rows, columns, size = shape
-        heads = max(1, heads // PRODUCTS[which])
+        heads = max(1, heads // EXECUTED[which])
         self._inputs = [
             torch.randn(1, heads, length, size, dtype=dtype, device=device, requires_grad=which == "backward")
             for length in (rows, columns, columns)

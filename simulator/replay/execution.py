@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.simulator.analysis.timeline import Floats
 from clustersim.simulator.replay import clock
-from clustersim.simulator.replay.buffers import Buffers, host_elements, longest_buffers
+from clustersim.simulator.replay.buffers import MessageBuffers, host_elements, longest_buffers
 from clustersim.simulator.replay.rank_process import Member
 from clustersim.simulator.replay.rendezvous import Rendezvous, rendezvous_of
 from clustersim.simulator.schedule.ops import Compute, Op
@@ -28,7 +28,7 @@ LEAD = 0.02
 
 
 @dataclass(frozen=True)
-class Job:
+class RankJob:
     """The work of one rank: *schedule*, the modelled *seconds* of its ops, step after step, and the way to *compute*.
 
     *repetitions* includes the warm-up.
@@ -40,7 +40,7 @@ class Job:
     repetitions: int
 
 
-def execute(member: Member, job: Job) -> list[Floats]:
+def execute(member: Member, job: RankJob) -> list[Floats]:
     """Execute *job* and return, for each repetition, (ready, end) of every op, step after step, in s after the common
     start.
 
@@ -57,7 +57,7 @@ def execute(member: Member, job: Job) -> list[Floats]:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class StreamTask:
     """An *op* at *place* in its program. *waits*: places of the ops of other streams that must have ended."""
 
     place: int
@@ -69,7 +69,7 @@ class Task:
 class RankExecution:
     """The *job* of *member* with the state that all repetitions share: buffers and the way to compute."""
 
-    def __init__(self, member: Member, job: Job, communication: Communication) -> None:
+    def __init__(self, member: Member, job: RankJob, communication: Communication) -> None:
         from clustersim.simulator.replay.computation import computation
 
         self.member, self.job, self.communication = member, job, communication
@@ -80,13 +80,13 @@ class RankExecution:
         self.ops = len(job.schedule.program(member.rank).ops)
         self.threads = {name: _thread() for name in self.streams}
 
-    def _buffers(self, ops: Sequence[Op]) -> Buffers:
+    def _buffers(self, ops: Sequence[Op]) -> MessageBuffers:
         import torch
 
         source, sink = longest_buffers(self.job.schedule, self.member.rank, ops)
         device = self.communication.device(ops)
         host = torch.zeros(host_elements(ops), pin_memory=device != "cpu")
-        return Buffers(torch.zeros(source, device=device), torch.zeros(sink, device=device), host)
+        return MessageBuffers(torch.zeros(source, device=device), torch.zeros(sink, device=device), host)
 
     def reported(self, number: int) -> Floats:
         """Execute repetition *number*; report and return (ready, end) of every op."""
@@ -167,7 +167,7 @@ class Stream:
             for task in execution.streams[self.name]:
                 self._do(task, base)
 
-    def _do(self, task: Task, base: int) -> None:
+    def _do(self, task: StreamTask, base: int) -> None:
         place = base + task.place
         for awaited in task.waits:
             event = self.ended[base + awaited]
@@ -191,7 +191,7 @@ class Stream:
         self._due = (ready if self._due is None else self._due) + seconds
         self.execution.computations[self.name](op, self._due)
 
-    def _communicate(self, task: Task) -> None:
+    def _communicate(self, task: StreamTask) -> None:
         execution = self.execution
         execution.communication.execute(task.op, task.rendezvous, execution.buffers[self.name])
         if execution.member.device != "cpu":
@@ -201,16 +201,16 @@ class Stream:
         self._due = None
 
 
-def tasks(schedule: Schedule, rank: int) -> dict[str, tuple[Task, ...]]:
+def tasks(schedule: Schedule, rank: int) -> dict[str, tuple[StreamTask, ...]]:
     """Return the tasks of each stream of *rank*, in order, with names resolved to places in the program."""
     program = schedule.program(rank)
     place = {op.name: number for number, op in enumerate(program.ops)}
     stream_of = {op.name: op.stream for op in program.ops}
     meets = rendezvous_of(schedule, rank)
 
-    def task(op: Op) -> Task:
+    def task(op: Op) -> StreamTask:
         waits = tuple(place[name] for name in op.after if stream_of[name] != op.stream)
-        return Task(place[op.name], op, meets[place[op.name]], waits)
+        return StreamTask(place[op.name], op, meets[place[op.name]], waits)
 
     return {name: tuple(map(task, ops)) for name, ops in program.streams().items()}
 

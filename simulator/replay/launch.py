@@ -20,10 +20,29 @@ from typing import Any
 from clustersim.simulator.reading.errors import ReplayError
 from clustersim.simulator.replay import rank_process
 from clustersim.simulator.replay.processes import death, end, start
-from clustersim.simulator.replay.rank_process import Member, Place, Work, device_of, on_loopback, open_world, prepare
+from clustersim.simulator.replay.rank_process import (
+    Member,
+    NetworkPlace,
+    Work,
+    device_of,
+    on_loopback,
+    open_world,
+    prepare,
+)
 
 GRACE = 0.5
 """Seconds to wait for other failures after the first: ranks that lose a partner fail too, and may report earlier."""
+
+TIMEOUT = 300.0
+"""Default limit for a whole launch, s."""
+
+PRELOADED = tuple(
+    f"clustersim.simulator.replay.{name}" for name in ("rank_process", "execution", "communication", "computation")
+)
+"""Imports of the fork server, and torch with them."""
+
+OnReport = Callable[[int, Any], None]
+"""Callback for a report: (rank, report)."""
 
 
 @dataclass
@@ -112,18 +131,6 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} are"
 
 
-TIMEOUT = 300.0
-"""Default limit for a whole launch, s."""
-
-PRELOADED = tuple(
-    f"clustersim.simulator.replay.{name}" for name in ("rank_process", "execution", "communication", "computation")
-)
-"""Imports of the fork server, and torch with them."""
-
-OnReport = Callable[[int, Any], None]
-"""Callback for a report: (rank, report)."""
-
-
 def under_torchrun() -> bool:
     """Whether this process is one of torchrun's ranks."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
@@ -134,7 +141,7 @@ def launch(
     arguments: Sequence[Any],
     *,
     backend: str = "gloo",
-    places: Sequence[Place] | None = None,
+    places: Sequence[NetworkPlace] | None = None,
     timeout: float = TIMEOUT,
     on_report: OnReport = lambda rank, report: None,
 ) -> list[Any] | None:
@@ -150,7 +157,12 @@ def launch(
 
 
 def _start(
-    work: Work, arguments: Sequence[Any], backend: str, places: Sequence[Place], timeout: float, on_report: OnReport
+    work: Work,
+    arguments: Sequence[Any],
+    backend: str,
+    places: Sequence[NetworkPlace],
+    timeout: float,
+    on_report: OnReport,
 ) -> list[Any]:
     deadline = time.monotonic() + timeout
     workers = WorkerGroup(deadline, timeout, on_report)
@@ -176,7 +188,7 @@ def _join_torchrun(
         raise ReplayError(f"there are {len(arguments)} ranks to run, but torchrun started {world_size}")
     device = device_of(backend, int(os.environ.get("LOCAL_RANK", "0")))
     member = Member(rank, world_size, backend, device, lambda report: on_report(rank, report))
-    prepare(Place(rank))
+    prepare(NetworkPlace(rank))
     open_world(member, timeout)
     result = work(member, arguments[rank])
     results: list[Any] | None = [None] * world_size if rank == 0 else None

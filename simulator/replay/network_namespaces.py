@@ -21,6 +21,12 @@ from clustersim.simulator.reading.errors import ClusterError
 PREFIX = "clustersim-"
 """Prefix of every namespace. Then follow the process id and its start time, which distinguishes reused ids."""
 
+NAMED = Path("/run/netns")
+"""Directory of the handles made by ``ip netns add`` (ip-netns(8))."""
+
+CLONE_NEWNET = 0x40000000
+"""Of setns(2): the handle is a network namespace's."""
+
 
 def unavailable_reason() -> str | None:
     """Return why this machine cannot have a testbed, in a few words; None if it can."""
@@ -120,13 +126,6 @@ def remove(names: Sequence[str]) -> None:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
     iproute("ip", [f"netns del {name}" for name in names], tolerant=True)
-
-
-NAMED = Path("/run/netns")
-"""Directory of the handles made by ``ip netns add`` (ip-netns(8))."""
-
-CLONE_NEWNET = 0x40000000
-"""Of setns(2): the handle is a network namespace's."""
 
 
 def enter(name: str) -> None:

@@ -25,9 +25,11 @@ from clustersim.simulator.replay.processes import begin
 LOOPBACK = "127.0.0.1"
 """The address that never leaves the machine (RFC 1122, 3.2.1.3)."""
 
+INSTALL = 'torch is not installed, and ranks need it: run pip install -e ".[torch]" in a clone of clustersim'
+
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NetworkPlace:
     """*rank* runs in the network *namespace* (None: the launcher's own), with Gloo bound to *interface* (None: any).
 
     *address* is the rank's IPv4 address. The namespace is a name of ``ip netns``; only root can enter one. The store of
@@ -40,9 +42,9 @@ class Place:
     address: str = LOOPBACK
 
 
-def on_loopback(ranks: int) -> tuple[Place, ...]:
+def on_loopback(ranks: int) -> tuple[NetworkPlace, ...]:
     """Return a place on the loopback interface for each of *ranks* ranks."""
-    return tuple(Place(rank, interface="lo") for rank in range(ranks))
+    return tuple(NetworkPlace(rank, interface="lo") for rank in range(ranks))
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def device_of(backend: str, local_rank: int) -> str:
     return f"cuda:{local_rank}" if backend == "nccl" else "cpu"
 
 
-def prepare(place: Place) -> None:
+def prepare(place: NetworkPlace) -> None:
     """Bind Gloo to the interface of *place*, and limit torch to one core."""
     import torch
 
@@ -106,16 +108,13 @@ def _take_gpu(device: str) -> None:
     torch.cuda.set_device(device)
 
 
-INSTALL = 'torch is not installed, and ranks need it: run pip install -e ".[torch]" in a clone of clustersim'
-
-
 @dataclass(frozen=True)
 class Assignment:
     """The launcher's message to a rank: its *place* among *world_size*, its *work*, the *argument*, the *store*'s
     address.
     """
 
-    place: Place
+    place: NetworkPlace
     world_size: int
     backend: str
     timeout: float

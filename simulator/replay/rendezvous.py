@@ -34,7 +34,7 @@ class CollectiveRendezvous(NamedTuple):
     number: int
 
 
-class Message(NamedTuple):
+class MessageRendezvous(NamedTuple):
     """Message number *number* of one *action* from rank *sender* to rank *receiver*, over *axis*."""
 
     sender: int
@@ -44,7 +44,7 @@ class Message(NamedTuple):
     number: int
 
 
-Rendezvous = CollectiveRendezvous | Message
+Rendezvous = CollectiveRendezvous | MessageRendezvous
 
 
 def rendezvous_of(schedule: Schedule, rank: int) -> list[Rendezvous | None]:
@@ -88,7 +88,7 @@ def _rendezvous(
         return CollectiveRendezvous(channel, meaning.number) if len(group) > 1 else None
     assert isinstance(op, Send | Recv)
     pair = (rank, group[op.peer]) if isinstance(op, Send) else (group[op.peer], rank)
-    return Message(*pair, meaning.axis, meaning.action, meaning.number)
+    return MessageRendezvous(*pair, meaning.axis, meaning.action, meaning.number)
 
 
 def _every(schedule: Schedule) -> Iterator[Rendezvous]:
@@ -108,19 +108,19 @@ def channels(schedule: Schedule) -> dict[Channel, tuple[int, ...]]:
 
 def pairs(schedule: Schedule) -> list[tuple[int, int]]:
     """Return (sender, receiver) of all messages, each pair and direction once, in the same order in every process."""
-    messages = (rendezvous for rendezvous in _every(schedule) if isinstance(rendezvous, Message))
+    messages = (rendezvous for rendezvous in _every(schedule) if isinstance(rendezvous, MessageRendezvous))
     return list(dict.fromkeys((message.sender, message.receiver) for message in messages))
 
 
-def tags(schedule: Schedule, rank: int) -> Mapping[Message, int]:
+def tags(schedule: Schedule, rank: int) -> Mapping[MessageRendezvous, int]:
     """Return the tags of all messages that *rank* sends or receives, numbered by the sender for each receiver."""
     matching = Matching(schedule)
-    numbers: dict[Message, int] = {}
-    mine = [m for m in _rendezvous_of(schedule, matching, rank) if isinstance(m, Message)]
+    numbers: dict[MessageRendezvous, int] = {}
+    mine = [m for m in _rendezvous_of(schedule, matching, rank) if isinstance(m, MessageRendezvous)]
     for sender in dict.fromkeys(message.sender for message in mine):
         count: Counter[int] = Counter()
         for message in _rendezvous_of(schedule, matching, sender):
-            if isinstance(message, Message) and message.sender == sender:
+            if isinstance(message, MessageRendezvous) and message.sender == sender:
                 numbers[message] = count[message.receiver]
                 count[message.receiver] += 1
     return {message: numbers[message] for message in mine}

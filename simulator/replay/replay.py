@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns, Floats, Timeline
 from clustersim.simulator.reading.errors import ReplayError
-from clustersim.simulator.replay.execution import Job, execute
+from clustersim.simulator.replay.execution import RankJob, execute
 from clustersim.simulator.replay.launch import TIMEOUT, launch
-from clustersim.simulator.replay.rank_process import Place
+from clustersim.simulator.replay.rank_process import NetworkPlace
 from clustersim.simulator.replay.rendezvous import communications
 from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send, scaled_bytes
 from clustersim.simulator.schedule.schedule import Schedule
@@ -57,7 +57,7 @@ def replay(
     backend: str = "gloo",
     compute: str = "sleep",
     repeat: int = 3,
-    places: Sequence[Place] | None = None,
+    places: Sequence[NetworkPlace] | None = None,
     timeout: float = TIMEOUT,
 ) -> Replay | None:
     """Run *schedule* on processes of this machine or of torchrun, *repeat* times after a warm-up.
@@ -66,7 +66,7 @@ def replay(
     on the loopback interface). Raises `BrokenReplayError` if a rank fails, or after *timeout* s. Under torchrun only
     rank 0 gets the replay.
     """
-    jobs = [Job(schedule, tuple(each), compute, 1 + repeat) for each in seconds]
+    jobs = [RankJob(schedule, tuple(each), compute, 1 + repeat) for each in seconds]
     moments_of: list[dict[int, Floats]] = [{} for _ in range(1 + repeat)]
 
     def on_report(rank: int, report: tuple[int, Floats]) -> None:

@@ -36,7 +36,7 @@ from clustersim.simulator.replay.network_namespaces import (
     unavailable_reason,
 )
 from clustersim.simulator.replay.processes import blocked
-from clustersim.simulator.replay.rank_process import Place
+from clustersim.simulator.replay.rank_process import NetworkPlace
 
 FRAME = 1514
 """Bytes of a full frame as tc counts it."""
@@ -75,94 +75,11 @@ exists in every kernel and never slows down to probe. A window that stays open a
 a step.
 """
 
-
-def shape(interface: str, link: Link, *, delays: bool) -> Iterator[str]:
-    """Yield the lines of tc that limit *interface* to *link*.
-
-    They include the link's latency if the kernel *delays* frames (netem).
-    """
-    rate = link.bandwidth * COUNTED
-    burst = round(SEGMENTS * FRAME + LATE * rate)
-    bucket = f"tbf rate {round(8 * rate)}bit burst {burst} limit {BUFFER}"
-    if delays and link.latency:
-        # the bucket is netem's child, as in tc-netem(8); the limit counts packets
-        yield f"qdisc add dev {interface} root handle 1: netem delay {link.latency * 1e6:.3f}us limit {BUFFER // FRAME}"
-        yield f"qdisc add dev {interface} parent 1:1 handle 10: {bucket}"
-    else:
-        yield f"qdisc add dev {interface} root {bucket}"
-
-
-def delays(namespace: str) -> bool:
-    """Whether the kernel can delay frames, that is, has the queueing discipline netem."""
-    trial = ["tc", "-n", namespace, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1us"]
-    if subprocess.run(trial, capture_output=True, check=False).returncode:
-        return False
-    subprocess.run(["tc", "-n", namespace, "qdisc", "del", "dev", "lo", "root"], capture_output=True, check=False)
-    return True
-
-
 RANKS = 16
 """With more processes than this, ranks would wait for the cores of a common machine instead of the network."""
 
 DEVICES = ("gpu", "host")
 """Kinds of vertices that do not forward. All others are switches."""
-
-
-def switch_tree(cluster: Cluster, devices: Sequence[str]) -> nx.DiGraph[str]:
-    """Return the part of the graph that connects *devices*, those of all ranks, without other devices.
-
-    Raises `ClusterError` unless it is a tree with the devices as leaves and every link goes both ways.
-    """
-    if len(devices) > RANKS:
-        raise ClusterError(f"a testbed carries up to {RANKS} ranks, not {len(devices)}")
-    for device in dict.fromkeys(devices):
-        _check_leaf(cluster, device)
-    graph = _without_idle(cluster, devices)
-    fault = _fault(graph, devices)
-    if fault:
-        raise _no_tree(cluster, fault)
-    return graph
-
-
-def _no_tree(cluster: Cluster, fault: str) -> ClusterError:
-    return ClusterError(f"cluster {cluster.name} is not a tree of switches, as a testbed must be: {fault}")
-
-
-def _check_leaf(cluster: Cluster, device: str) -> None:
-    beyond = sorted({*cluster.graph.successors(device), *cluster.graph.predecessors(device)})
-    if len(beyond) != 1 or _is_device(cluster.graph, beyond[0]):
-        linked = ", ".join(beyond) or "nothing"
-        raise _no_tree(cluster, f"{device} must be linked to one switch, but is linked to {linked}")
-
-
-def _is_device(graph: nx.DiGraph[str], vertex: str) -> bool:
-    return graph.nodes[vertex]["kind"] in DEVICES
-
-
-def _without_idle(cluster: Cluster, devices: Sequence[str]) -> nx.DiGraph[str]:
-    """The component of *devices* without leaves that no rank uses."""
-    graph = cluster.graph
-    idle = [v for v in graph if v not in devices and _is_device(graph, v) and graph.degree(v) <= 2]
-    left = nx.restricted_view(graph, idle, [])
-    return nx.DiGraph(left.subgraph(nx.node_connected_component(nx.Graph(left), devices[0])))
-
-
-def _fault(graph: nx.DiGraph[str], devices: Sequence[str]) -> str | None:
-    """The reason why *graph* is not such a tree."""
-    undirected = nx.Graph(graph)
-    one_way = next((ends for ends in graph.edges if not graph.has_edge(*reversed(ends))), None)
-    between = next((v for v in graph if v not in devices and _is_device(graph, v)), None)
-    apart = next((device for device in devices if device not in graph), None)
-    if one_way:
-        return f"the link from {one_way[0]} to {one_way[1]} has no reverse link"
-    if apart:
-        return f"there is no route from {devices[0]} to {apart}"
-    if between:
-        return f"{between} is on routes between others; only switches may be"
-    if not nx.is_tree(undirected):
-        return f"there is a cycle {' - '.join(end for end, _ in nx.find_cycle(undirected))}"
-    return None
-
 
 INTERFACE = "net0"
 """Of every device."""
@@ -177,7 +94,7 @@ _built = count()
 class Testbed:
     """The *places* of the ranks, and the *cluster* as built: without latencies if the kernel has no netem."""
 
-    places: tuple[Place, ...]
+    places: tuple[NetworkPlace, ...]
     cluster: Cluster
 
 
@@ -197,7 +114,7 @@ def build(cluster: Cluster, devices: Sequence[str]) -> Iterator[Testbed]:
     run, process = f"{owner()}-{next(_built)}-", os.getpid()
     with processes.orderly_termination():
         try:
-            delayed = _Builder(run, graph, tuple(dict.fromkeys(devices))).build()
+            delayed = _TestbedBuilder(run, graph, tuple(dict.fromkeys(devices))).build()
             yield Testbed(_places(run, devices), cluster if delayed else cluster.map_links(_without_latency))
         finally:
             # a forked child that ends early must not remove its parent's testbed
@@ -210,10 +127,10 @@ def _without_latency(link: Link) -> Link:
     return replace(link, latency=0.0)
 
 
-def _places(run: str, devices: Sequence[str]) -> tuple[Place, ...]:
+def _places(run: str, devices: Sequence[str]) -> tuple[NetworkPlace, ...]:
     number = {device: number for number, device in enumerate(dict.fromkeys(devices), start=1)}
     return tuple(
-        Place(rank, _namespace(run, device), INTERFACE, f"{NETWORK}.{number[device]}")
+        NetworkPlace(rank, _namespace(run, device), INTERFACE, f"{NETWORK}.{number[device]}")
         for rank, device in enumerate(devices)
     )
 
@@ -223,7 +140,7 @@ def _namespace(run: str, device: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Builder:
+class _TestbedBuilder:
     """Builds the tree *graph* with *devices* as leaves, in namespaces with the prefix *run*."""
 
     run: str
@@ -292,3 +209,84 @@ class _Builder:
         iproute("ip", [address, f"link set {INTERFACE} up", "link set lo up", route], inside)
         link = self.graph.edges[device, next(self.graph.successors(device))]["link"]
         iproute("tc", shape(INTERFACE, link, delays=delayed), inside)
+
+
+def switch_tree(cluster: Cluster, devices: Sequence[str]) -> nx.DiGraph[str]:
+    """Return the part of the graph that connects *devices*, those of all ranks, without other devices.
+
+    Raises `ClusterError` unless it is a tree with the devices as leaves and every link goes both ways.
+    """
+    if len(devices) > RANKS:
+        raise ClusterError(f"a testbed carries up to {RANKS} ranks, not {len(devices)}")
+    for device in dict.fromkeys(devices):
+        _check_leaf(cluster, device)
+    graph = _without_idle(cluster, devices)
+    fault = _fault(graph, devices)
+    if fault:
+        raise _no_tree(cluster, fault)
+    return graph
+
+
+def _no_tree(cluster: Cluster, fault: str) -> ClusterError:
+    return ClusterError(f"cluster {cluster.name} is not a tree of switches, as a testbed must be: {fault}")
+
+
+def _check_leaf(cluster: Cluster, device: str) -> None:
+    beyond = sorted({*cluster.graph.successors(device), *cluster.graph.predecessors(device)})
+    if len(beyond) != 1 or _is_device(cluster.graph, beyond[0]):
+        linked = ", ".join(beyond) or "nothing"
+        raise _no_tree(cluster, f"{device} must be linked to one switch, but is linked to {linked}")
+
+
+def _is_device(graph: nx.DiGraph[str], vertex: str) -> bool:
+    return graph.nodes[vertex]["kind"] in DEVICES
+
+
+def _without_idle(cluster: Cluster, devices: Sequence[str]) -> nx.DiGraph[str]:
+    """The component of *devices* without leaves that no rank uses."""
+    graph = cluster.graph
+    idle = [v for v in graph if v not in devices and _is_device(graph, v) and graph.degree(v) <= 2]
+    left = nx.restricted_view(graph, idle, [])
+    return nx.DiGraph(left.subgraph(nx.node_connected_component(nx.Graph(left), devices[0])))
+
+
+def _fault(graph: nx.DiGraph[str], devices: Sequence[str]) -> str | None:
+    """The reason why *graph* is not such a tree."""
+    undirected = nx.Graph(graph)
+    one_way = next((ends for ends in graph.edges if not graph.has_edge(*reversed(ends))), None)
+    between = next((v for v in graph if v not in devices and _is_device(graph, v)), None)
+    apart = next((device for device in devices if device not in graph), None)
+    if one_way:
+        return f"the link from {one_way[0]} to {one_way[1]} has no reverse link"
+    if apart:
+        return f"there is no route from {devices[0]} to {apart}"
+    if between:
+        return f"{between} is on routes between others; only switches may be"
+    if not nx.is_tree(undirected):
+        return f"there is a cycle {' - '.join(end for end, _ in nx.find_cycle(undirected))}"
+    return None
+
+
+def shape(interface: str, link: Link, *, delays: bool) -> Iterator[str]:
+    """Yield the lines of tc that limit *interface* to *link*.
+
+    They include the link's latency if the kernel *delays* frames (netem).
+    """
+    rate = link.bandwidth * COUNTED
+    burst = round(SEGMENTS * FRAME + LATE * rate)
+    bucket = f"tbf rate {round(8 * rate)}bit burst {burst} limit {BUFFER}"
+    if delays and link.latency:
+        # the bucket is netem's child, as in tc-netem(8); the limit counts packets
+        yield f"qdisc add dev {interface} root handle 1: netem delay {link.latency * 1e6:.3f}us limit {BUFFER // FRAME}"
+        yield f"qdisc add dev {interface} parent 1:1 handle 10: {bucket}"
+    else:
+        yield f"qdisc add dev {interface} root {bucket}"
+
+
+def delays(namespace: str) -> bool:
+    """Whether the kernel can delay frames, that is, has the queueing discipline netem."""
+    trial = ["tc", "-n", namespace, "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1us"]
+    if subprocess.run(trial, capture_output=True, check=False).returncode:
+        return False
+    subprocess.run(["tc", "-n", namespace, "qdisc", "del", "dev", "lo", "root"], capture_output=True, check=False)
+    return True

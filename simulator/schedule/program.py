@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.simulator.reading.errors import ScheduleError
-from clustersim.simulator.schedule.ops import Op
+from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
 
 _T = TypeVar("_T")
@@ -207,16 +207,32 @@ class Program:
         """The ops of each template once, placeholders kept."""
         return chain.from_iterable(ops for ops, _ in self.templates())
 
+    def computations(self) -> Iterator[Compute]:
+        """The computations of each template once, placeholders kept."""
+        return (op for op in self.distinct() if isinstance(op, Compute))
+
+    @property
+    def computes_on_host(self) -> bool:
+        """True if an op of the program computes on a host."""
+        return any(op.on == "host" for op in self.computations())
+
+    def servers(self) -> list[str]:
+        """The servers at which ops of the program execute or which they release, in order of first use."""
+        return list(dict.fromkeys(op.at_server for op in self.distinct() if op.at_server is not None))
+
     def per_op(self, of: Callable[[Op], _T]) -> list[_T]:
         """``of(op)`` for each op, by index. *of* is called once for each op of a template, and gets that op."""
         ops = self.templated
         known = [list(map(of, template)) for template in ops.templates]
         return list(chain.from_iterable(known[number] for number in ops.which.tolist()))
 
-    def column(self, of: Callable[[Op], float], dtype: npt.DTypeLike = np.float64) -> npt.NDArray[Any]:
-        """`per_op` as an array."""
+    def column(
+        self, of: Callable[[Any], float], dtype: npt.DTypeLike = np.float64, only: tuple[type[Op], ...] = (Op,)
+    ) -> npt.NDArray[Any]:
+        """`per_op` as an array; 0 for ops that are of none of the kinds *only*."""
         ops = self.templated
-        return np.array([of(op) for template in ops.templates for op in template], dtype)[ops.places]
+        values = [of(op) if isinstance(op, only) else 0 for template in ops.templates for op in template]
+        return np.array(values, dtype)[ops.places]
 
     def streams(self) -> dict[str, list[Op]]:
         """The ops of each stream in order of issue, streams in order of first use."""

@@ -31,6 +31,7 @@ from clustersim.simulator.traces.protobuf import FIXED_64, LENGTH, VARINT, tag, 
 from clustersim.simulator.traces.slices import Args, Slices, Track, op_texts, process_name, slices, tracks
 
 NANOSECOND = 1e-9
+
 MOST_POINTS = 2_000
 """Values of a counter: more than a screen has columns."""
 
@@ -40,70 +41,34 @@ LINKS = 1 << 40
 FIRST_COUNTER = 1 << 10
 """Ids of the counters of a rank begin here, behind those of its streams."""
 
-
-def counters(timeline: Timeline, ranks: Sequence[int], sequence: int) -> Iterator[bytes]:
-    """Yield the packets of the counters of *ranks* and of the links; *sequence*: the packet sequence of the file."""
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import CounterDescriptor, Trace
-
-    for rank in ranks:
-        held = curve(timeline, rank).highest(np.linspace(0.0, timeline.makespan, MOST_POINTS + 1))
-        for place, (name, nbytes) in enumerate(held.by_category.items()):
-            uuid = process(rank) | (FIRST_COUNTER + place)
-            unit = CounterDescriptor(unit=CounterDescriptor.UNIT_SIZE_BYTES)
-            yield _encoded(Trace, _described(uuid, process(rank), f"memory: {name}", sequence, unit))
-            yield from _values(Trace, uuid, held.times, nbytes, sequence)
-    try:
-        uses = network_traffic.over_time(timeline)
-    except SimulatorError:
-        # nothing was sent, or transfers share no links
-        return
-    yield _encoded(Trace, _described(LINKS, 0, "links", sequence, None))
-    places = count(LINKS + 1)
-    for kind, use in uses.items():
-        for what, share in (("mean", use.mean), ("busiest link", use.busiest)):
-            uuid, unit = next(places), CounterDescriptor(unit_name="%")
-            if not np.isfinite(share).all():
-                continue
-            yield _encoded(Trace, _described(uuid, LINKS, f"{kind}: {what}", sequence, unit))
-            yield from _values(Trace, uuid, use.edges, np.append(share * 100.0, 0.0), sequence)
-
-
-def process(rank: int) -> int:
-    """Return the id of the track of the process of *rank*."""
-    return (rank + 1) << 20
-
-
-def _described(uuid: int, parent: int, name: str, sequence: int, counter: Any) -> Any:
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
-
-    packet = TracePacket(trusted_packet_sequence_id=sequence)
-    packet.track_descriptor.uuid, packet.track_descriptor.name = uuid, name
-    if parent:
-        packet.track_descriptor.parent_uuid = parent
-    if counter is not None:
-        packet.track_descriptor.counter.CopyFrom(counter)
-    return packet
-
-
-def _values(trace: Any, uuid: int, times: Floats, values: Floats, sequence: int) -> Iterator[bytes]:
-    """Yield the packets of the *values* of a counter, each from one of *times* (s) on; equal ones once."""
-    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket, TrackEvent
-
-    changed = np.append(True, np.diff(values) != 0)
-    for moment, value in zip(times[changed].tolist(), values[changed].tolist(), strict=True):
-        packet = TracePacket(trusted_packet_sequence_id=sequence, timestamp=round(moment / NANOSECOND))
-        packet.track_event.type, packet.track_event.track_uuid = TrackEvent.TYPE_COUNTER, uuid
-        packet.track_event.double_counter_value = value
-        yield _encoded(trace, packet)
-
-
-def _encoded(trace: Any, packet: Any) -> bytes:
-    encoded: bytes = trace(packet=[packet]).SerializeToString(deterministic=True)
-    return encoded
-
-
 SEQUENCE = 1
 """The one packet sequence of the file."""
+
+_DOUBLE, _FIXED = struct.Struct("<d"), struct.Struct("<Q")
+
+_PACKET = tag(1, LENGTH)
+"""`Trace.packet`, the only field of a trace."""
+
+MOST_SPANS = 1_000_000
+"""Spans that a viewer in a browser can still show; as JSON about 200 MB."""
+
+
+def write(timeline: Timeline, path: Path | str, ranks: Sequence[int] | None = None) -> None:
+    """Write *timeline*, or its *ranks* alone, to *path*: ``.pftrace`` Perfetto, ``.json`` or ``.json.gz`` Chrome.
+
+    Without *ranks*, the trace has one rank of each class of equal ranks if all have more than `MOST_SPANS` spans, or
+    if the spans of some were not kept. The same timeline gives the same bytes. Raises `SimulatorError` for another
+    suffix, for an unknown rank, and if the file cannot be written.
+    """
+    path = Path(path)
+    form = FORMS[suffix_of(path, FORMS)]
+    if ranks is None:
+        kept = [first for first in timeline.classes if first in timeline.columns]
+        all_kept = sum(len(timeline.classes[first]) for first in kept) == timeline.world_size
+        ranks = None if all_kept and timeline.ops <= MOST_SPANS else kept
+    content = form(timeline, chosen(timeline, ranks, most=timeline.world_size))
+    with written(path) as beside:
+        beside.write_bytes(content)
 
 
 def perfetto(timeline: Timeline, ranks: Sequence[int], *, counted: bool = False) -> bytes:
@@ -119,7 +84,7 @@ def perfetto(timeline: Timeline, ranks: Sequence[int], *, counted: bool = False)
         packet.trusted_packet_sequence_id = SEQUENCE
         if number == 0:
             packet.sequence_flags = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
-        pieces.append(Trace(packet=[packet]).SerializeToString(deterministic=True))
+        pieces.append(_encoded(Trace, packet))
     known: dict[int, list[tuple[bytes, bytes]]] = {}
     for track, content in slices(timeline, ranks):
         program = timeline.schedule.program_of[track.rank]
@@ -127,7 +92,7 @@ def perfetto(timeline: Timeline, ranks: Sequence[int], *, counted: bool = False)
             known[program] = form.of_ops(timeline.schedule.programs[program])
         pieces += _slices(form, track, content, known[program], timeline.schedule.steps > 1)
     if counted:
-        pieces += counters(timeline, ranks, SEQUENCE)
+        pieces += _counters(timeline, ranks)
     return b"".join(pieces)
 
 
@@ -162,9 +127,6 @@ def _slices(
             event += form.ends + _FIXED.pack(number)
         yield form.packet(begin, event)
         yield form.packet(end, stop)
-
-
-_DOUBLE, _FIXED = struct.Struct("<d"), struct.Struct("<Q")
 
 
 class _Form:
@@ -216,10 +178,6 @@ class _Form:
         return _PACKET + varint(len(content)) + content
 
 
-_PACKET = tag(1, LENGTH)
-"""`Trace.packet`, the only field of a trace."""
-
-
 def _uuid(rank: int, place: int) -> int:
     """Return the id of a track: *place* 0 is the process of *rank*, n + 1 its n-th stream."""
     return (rank + 1) << 20 | place
@@ -245,26 +203,61 @@ def _descriptors(timeline: Timeline, rank: int) -> Iterator[Any]:
         yield packet
 
 
-MOST_SPANS = 1_000_000
-"""Spans that a viewer in a browser can still show; as JSON about 200 MB."""
+def _counters(timeline: Timeline, ranks: Sequence[int]) -> Iterator[bytes]:
+    """Yield the packets of the counters of *ranks* and of the links."""
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import CounterDescriptor, Trace
+
+    for rank in ranks:
+        held = curve(timeline, rank).highest(np.linspace(0.0, timeline.makespan, MOST_POINTS + 1))
+        for place, (name, nbytes) in enumerate(held.by_category.items()):
+            uuid = _uuid(rank, 0) | (FIRST_COUNTER + place)
+            unit = CounterDescriptor(unit=CounterDescriptor.UNIT_SIZE_BYTES)
+            yield _encoded(Trace, _described(uuid, _uuid(rank, 0), f"memory: {name}", unit))
+            yield from _values(Trace, uuid, held.times, nbytes)
+    try:
+        uses = network_traffic.over_time(timeline)
+    except SimulatorError:
+        # nothing was sent, or transfers share no links
+        return
+    yield _encoded(Trace, _described(LINKS, 0, "links", None))
+    places = count(LINKS + 1)
+    for kind, use in uses.items():
+        for what, share in (("mean", use.mean), ("busiest link", use.busiest)):
+            uuid, unit = next(places), CounterDescriptor(unit_name="%")
+            if not np.isfinite(share).all():
+                continue
+            yield _encoded(Trace, _described(uuid, LINKS, f"{kind}: {what}", unit))
+            yield from _values(Trace, uuid, use.edges, np.append(share * 100.0, 0.0))
 
 
-def write(timeline: Timeline, path: Path | str, ranks: Sequence[int] | None = None) -> None:
-    """Write *timeline*, or its *ranks* alone, to *path*: ``.pftrace`` Perfetto, ``.json`` or ``.json.gz`` Chrome.
+def _described(uuid: int, parent: int, name: str, counter: Any) -> Any:
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
 
-    Without *ranks*, the trace has one rank of each class of equal ranks if all have more than `MOST_SPANS` spans, or
-    if the spans of some were not kept. The same timeline gives the same bytes. Raises `SimulatorError` for another
-    suffix, for an unknown rank, and if the file cannot be written.
-    """
-    path = Path(path)
-    form = FORMS[suffix_of(path, FORMS)]
-    if ranks is None:
-        kept = [first for first in timeline.classes if first in timeline.columns]
-        all_kept = sum(len(timeline.classes[first]) for first in kept) == timeline.world_size
-        ranks = None if all_kept and timeline.ops <= MOST_SPANS else kept
-    content = form(timeline, chosen(timeline, ranks, most=timeline.world_size))
-    with written(path) as beside:
-        beside.write_bytes(content)
+    packet = TracePacket(trusted_packet_sequence_id=SEQUENCE)
+    packet.track_descriptor.uuid, packet.track_descriptor.name = uuid, name
+    if parent:
+        packet.track_descriptor.parent_uuid = parent
+    if counter is not None:
+        packet.track_descriptor.counter.CopyFrom(counter)
+    return packet
+
+
+def _values(trace: Any, uuid: int, times: Floats, values: Floats) -> Iterator[bytes]:
+    """Yield the packets of the *values* of a counter, each from one of *times* (s) on; equal ones once."""
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket, TrackEvent
+
+    changed = np.append(True, np.diff(values) != 0)
+    for moment, value in zip(times[changed].tolist(), values[changed].tolist(), strict=True):
+        packet = TracePacket(trusted_packet_sequence_id=SEQUENCE, timestamp=round(moment / NANOSECOND))
+        packet.track_event.type, packet.track_event.track_uuid = TrackEvent.TYPE_COUNTER, uuid
+        packet.track_event.double_counter_value = value
+        yield _encoded(trace, packet)
+
+
+def _encoded(trace: Any, packet: Any) -> bytes:
+    """Return *packet* as a field of the message type *trace*."""
+    encoded: bytes = trace(packet=[packet]).SerializeToString(deterministic=True)
+    return encoded
 
 
 def chrome(timeline: Timeline, ranks: Sequence[int]) -> bytes:

@@ -27,7 +27,7 @@ def compression() -> Iterator[str]:
     from clustersim.simulator.replay.calibration.accelerator_fit import entry
     from clustersim.simulator.replay.calibration.measure_communication import measure
     from clustersim.simulator.replay.calibration.measure_device import measure_device
-    from clustersim.simulator.replay.calibration.measurements import SEND, Sweep
+    from clustersim.simulator.replay.calibration.measurements import SEND, SizeSweep
     from clustersim.simulator.replay.calibration.transport_fit import calibrate
     from clustersim.simulator.replay.launch import launch
 
@@ -37,7 +37,7 @@ def compression() -> Iterator[str]:
 
     rates = {"fp32": processor.peak("fp32") / sharing}
     shared = replace(processor, peak_flops=rates, memory_bandwidth=processor.memory_bandwidth / sharing)
-    sweep = Sweep(sizes=SIZES, kinds=(SEND,), budget=8.0)
+    sweep = SizeSweep(sizes=SIZES, kinds=(SEND,), budget=8.0)
     with testbed.build(STAR, STAR.gpus) as built:
         rows = launch(measure, [sweep, sweep], places=built.places[:2], timeout=60.0)
         results = launch(train, [(tuple(COMPRESSION), STEPS)] * ranks, places=built.places, timeout=300.0)

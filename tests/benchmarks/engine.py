@@ -14,7 +14,7 @@ from simpy import Environment, Timeout
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.run.running import communicator, variation
 from clustersim.simulator.engine.choice import COMPILED_FIRST_FROM, COMPILED_FROM
-from clustersim.simulator.engine.compiled.execution import Execution
+from clustersim.simulator.engine.compiled.execution import CompiledExecution
 from clustersim.simulator.engine.compiled.lowering import lower
 from clustersim.simulator.engine.simulate import Simulation
 from tests.benchmarks.claims import JITTER
@@ -88,7 +88,7 @@ def loop(scenario: str, **changes: object) -> Callable[[], int]:
     lowering = lower(_simulation(scenario, changes, "compiled").setup)
 
     def run() -> int:
-        Execution(lowering).run()
+        CompiledExecution(lowering).run()
         return int(lowering.arrays.options["ops"][0])
 
     return run

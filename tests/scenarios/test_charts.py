@@ -7,7 +7,7 @@ from clustersim.scenarios import Scenario
 from clustersim.simulator.analysis import memory
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.charts.rows import rows, shown
-from clustersim.simulator.charts.shades import drawn
+from clustersim.simulator.charts.short_ops import drawn
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pytest
 
 from clustersim.scenarios.scenario import Scenario
-from clustersim.simulator.network.tcp import ONE_CORE, PAYLOAD, STACK, WINDOW
+from clustersim.simulator.hardware.links import ONE_CORE, PAYLOAD, STACK, WINDOW
 from clustersim.simulator.reading.errors import ScenarioError
 
 SIZE = 100e6

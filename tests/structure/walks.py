@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.analysis.timeline import Span
 from clustersim.simulator.engine.reference.network import Transfer
-from clustersim.simulator.engine.reference.rendezvous import Pending
+from clustersim.simulator.engine.reference.simulation import Pending
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.schedule.ops import Collective, Op, Recv, Send
 from clustersim.workloads.data_parallel.buckets import Bucket

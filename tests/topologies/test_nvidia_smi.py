@@ -7,7 +7,7 @@ import pytest
 from clustersim import topologies
 from clustersim.simulator.reading.errors import CalibrationError
 from clustersim.topologies.inventory import SWITCH, graph, section
-from clustersim.topologies.inventory_files import is_topology, read_nvidia_smi
+from clustersim.topologies.inventory_files import is_nvidia_smi, read_nvidia_smi
 from clustersim.topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
 
 
@@ -54,7 +54,7 @@ def halves(word):
 
 def test_eight_gpus_behind_nvswitches():
     text = matrix(8, 9, hgx, halves)
-    assert is_topology(text)
+    assert is_nvidia_smi(text)
     node = section(read_nvidia_smi(text, "topo.txt"), 4, accelerator="h100", nic="ib_ndr")
     assert node == {
         "nodes": 4,

@@ -1,7 +1,7 @@
 """The wiring of a server: its GPUs, hosts (sockets), PCIe switches and NICs, the links between them, and the routes.
 
-All nodes of a kind share one wiring, numbered from 0; `assembly` numbers it through the cluster. Every shape of
-`topologies/nodes` begins with the PCIe tree, which all servers have, and adds the links between GPUs.
+All nodes of a kind share one wiring, numbered from 0; `topologies.assembly` numbers it through the cluster. Every shape
+of `topologies/nodes` begins with the PCIe tree, which all servers have, and adds the links between GPUs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from itertools import combinations, pairwise
 from math import isinf
 
 from clustersim.simulator.hardware.accelerator import Accelerator
-from clustersim.simulator.hardware.links import DRAM, Link
-from clustersim.simulator.network.tcp import TCP
+from clustersim.simulator.hardware.links import DRAM, TCP, Link
 from clustersim.simulator.reading.errors import ClusterError
 
 PCIE = ("pcie_switch", "host")
@@ -33,12 +32,11 @@ class Drives:
 class Server:
     """The parts of a server.
 
-    *drives*: its NVMe drives, all together.
-
     *intra*: the link between GPUs. It is one of the *links* of a GPU, or, if *links* is None, everything between a GPU
     and one neighbour (a GPU, a switch). *bus*: from GPUs and PCIe switches to a host. *nic_bus*: from there to a NIC.
     *socket*: from host to host. *nic*: from a NIC to the fabric. *pcie_switches* is 0 if devices are linked to their
-    socket directly. Devices are spread over switches, and switches over sockets, in order and evenly.
+    socket directly. Devices are spread over switches, and switches over sockets, in order and evenly. *drives*: its
+    NVMe drives, all together.
     """
 
     accelerator: Accelerator

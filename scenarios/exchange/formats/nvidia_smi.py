@@ -9,7 +9,7 @@ from clustersim.topologies import inventory_files
 
 def recognises(source: SourceFile) -> bool:
     """Return whether *source* is a topology of nvidia-smi."""
-    return not source.data and inventory_files.is_topology(source.text)
+    return not source.data and inventory_files.is_nvidia_smi(source.text)
 
 
 def read(source: SourceFile, facts: Facts) -> None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from clustersim.simulator.engine.interface.setup import Communication, plan_of
+from clustersim.simulator.engine.interface.setup import Communication
 from clustersim.simulator.engine.simulate import Simulation
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.network.library.communicator import Communicator
@@ -41,7 +41,7 @@ class Transfers:
         """Return the plan of *op* between *ranks* as one delay; *axis*: that of the op, None for a copy."""
         key = type(op), request_of(op), ranks
         if key not in self._plans:
-            alone = plan_of(self.communicator, op, ranks)
+            alone = self.communicator.plan(op, ranks)
             self._plans[key] = self._delayed(alone, self._factor(op, axis, ranks, alone))
         return self._plans[key]
 

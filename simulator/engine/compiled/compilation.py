@@ -37,7 +37,7 @@ def compiled(
         if cache is not None:
             dispatcher._cache = cache
         if what:
-            notice = _Notice(function, what, seconds, cache)
+            notice = _CompileNotice(function, what, seconds, cache)
             event.register("numba:compile", notice)  # type: ignore[no-untyped-call]
         if signature is not None:
             dispatcher.compile(signature)
@@ -130,7 +130,7 @@ def _cache(function: Callable[..., Any]) -> _Cache | None:
         return None
 
 
-class _Notice(event.Listener):
+class _CompileNotice(event.Listener):
     """Logs a warning when the compilation of *function* starts."""
 
     def __init__(self, function: Callable[..., Any], what: str, seconds: int, cache: _Cache | None) -> None:

@@ -1,1 +1,3 @@
-"""Folding: equal ranks are simulated once, with one representative for each class (`folding` has the theorem)."""
+"""Folding: equal ranks are simulated once, with one representative for each class. `simulator.engine.folding.folding`
+has the theorem.
+"""

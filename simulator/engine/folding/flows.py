@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable, GroupClass
-from clustersim.simulator.engine.interface.setup import placements, plan_of
 from clustersim.simulator.hardware.hashing import Colours, Indices, hashed
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.placing.isomorphic_groups import relabelled_links
@@ -111,11 +110,11 @@ class Flows:
     def _of(self, group_class: GroupClass) -> Iterator[tuple[Indices, _Contents]]:
         """The sets of isomorphic communications of *group_class*: their indices, and their plans and flows."""
         ops = group_class.ops[:1] if self._communicator.regular else group_class.ops
-        how = [placements(self._communicator, op, group_class.ranks) for op in ops]
+        how = [self._communicator.placement(op, group_class.ranks) for op in ops]
         for rows in _equal_placements([one.patterns for one in how]):
             content, ranks = _Contents(), tuple(group_class.ranks[rows[0]].tolist())
             for op, one in zip(group_class.ops, how * len(group_class.ops), strict=False):
-                content.add(request_of(op), plan_of(self._communicator, op, ranks), one.slots[rows])
+                content.add(request_of(op), self._communicator.plan(op, ranks), one.slots[rows])
             yield group_class.start + rows, content
 
 

@@ -1,8 +1,8 @@
 """Folding: equal ranks are simulated once, with one representative for each class of an equitable partition. The
 folded network has one row for each class of links, and one flow for each class of flows.
 
-Rows that never bind are left out of flows: links that no load can fill (`simulator.engine.folding.non_binding`), and
-rows that are equal to an earlier row or dominated by another row (`simulator.engine.folding.non_binding`).
+Rows that never bind are left out of flows (`simulator.engine.folding.non_binding`): links that no load can fill, and
+rows that are equal to an earlier row or dominated by another row.
 
 *The graph.* Its vertices are the ranks, the communications between them, the flows of their plans, the links that flows
 cross, and the host processors. A rank takes part in communications (as member, sender or receiver), a communication
@@ -24,8 +24,8 @@ the folded system is feasible in the whole system, and every flow keeps its bott
 flows end at the same time, and so do equal computations, which have the same accelerator. Nothing else changes until
 the next event.
 
-*Constraints that never bind* (`simulator.engine.folding.non_binding`) change neither the feasible set nor the fair
-rates. They are left out, and their links do not split classes.
+*Constraints that never bind* change neither the feasible set nor the fair rates. They are left out, and their links do
+not split classes.
 
 *Classes are needed.* One variable for all groups of an axis would be wrong: flows with unequal neighbours have unequal
 rates. A straggler, a slow link or a last node with fewer GPUs splits the classes as far as it makes a difference.
@@ -52,7 +52,6 @@ from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.schedule.gc_paused import gc_paused
 from clustersim.simulator.schedule.matching import Request, request_of
 from clustersim.simulator.schedule.ops import Op
-from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 
 
@@ -159,7 +158,7 @@ class Folding:
             mixed(accelerators.astype(np.uint64)) ^ slow.view(np.uint64)
         )
         # a server takes simultaneous arrivals in order of rank, so ranks that use one differ
-        served = np.array([_uses_server(program) for program in self.schedule.programs])[self._table.program_of]
+        served = np.array([bool(program.servers()) for program in self.schedule.programs])[self._table.program_of]
         return np.where(served, mixed(mixed(colours) ^ mixed(ranks.astype(np.uint64))), colours)
 
     def _ranks_on_hosts(self, hosts: Mapping[int, str]) -> dict[int, int]:
@@ -242,7 +241,3 @@ class Folding:
     def row_of(self, link: int) -> int:
         """The row of link number *link*, which must be in use."""
         return int(self.classes[LINK][np.searchsorted(self._partition.links, link)])
-
-
-def _uses_server(program: Program) -> bool:
-    return any(op.at_server is not None for op in program.distinct())

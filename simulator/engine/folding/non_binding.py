@@ -31,6 +31,13 @@ ROUNDING = 1e-12
 
 Efficiency = Callable[[Link], float]
 
+Floats = NDArray[np.float64]
+
+Flags = NDArray[np.bool_]
+
+AT_ONCE = 2**20
+"""The number of comparisons that are made together, which bounds memory."""
+
 
 def non_binding(cluster: Cluster, efficiency: Efficiency) -> Indices:
     """The numbers of the links that no load can fill. *efficiency*: the usable fraction of a bandwidth."""
@@ -67,31 +74,6 @@ def _reverse(topology: Topology, cables: Indices) -> Indices:
     """For each of *cables*, the link in the opposite direction."""
     pairs = zip(topology.source[cables].tolist(), topology.target[cables].tolist(), strict=True)
     return np.array([topology.leaving(u)[v] for v, u in pairs], np.int64)
-
-
-def ragged_arange(begins: Indices, lengths: Indices) -> Indices:
-    """The integers from ``begins[i]`` to ``begins[i] + lengths[i] - 1``, for one i after the other.
-
-    >>> ragged_arange(np.array([4, 0]), np.array([2, 3])).tolist()
-    [4, 5, 0, 1, 2]
-    """
-    ends = np.cumsum(lengths)
-    return np.arange(lengths.sum()) + np.repeat(begins - ends + lengths, lengths)
-
-
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-
-AT_ONCE = 2**20
-"""The number of comparisons that are made together, which bounds memory."""
-
-
-class Shares(NamedTuple):
-    """Flow ``flows[i]`` takes the share ``shares[i]`` of the capacity of row ``rows[i]`` for 1 byte/s of its rate."""
-
-    flows: Indices
-    rows: Indices
-    shares: Floats
 
 
 def undominated(entries: Shares, count: int) -> Flags:
@@ -156,3 +138,21 @@ def _parts(items: Indices, costs: Indices) -> Iterator[Indices]:
     """*items* in parts with at most about `AT_ONCE` *costs* each, or of one item."""
     number = np.cumsum(costs) // AT_ONCE
     yield from np.split(items, np.flatnonzero(np.diff(number)) + 1) if len(items) else ()
+
+
+class Shares(NamedTuple):
+    """Flow ``flows[i]`` takes the share ``shares[i]`` of the capacity of row ``rows[i]`` for 1 byte/s of its rate."""
+
+    flows: Indices
+    rows: Indices
+    shares: Floats
+
+
+def ragged_arange(begins: Indices, lengths: Indices) -> Indices:
+    """The integers from ``begins[i]`` to ``begins[i] + lengths[i] - 1``, for one i after the other.
+
+    >>> ragged_arange(np.array([4, 0]), np.array([2, 3])).tolist()
+    [4, 5, 0, 1, 2]
+    """
+    ends = np.cumsum(lengths)
+    return np.arange(lengths.sum()) + np.repeat(begins - ends + lengths, lengths)

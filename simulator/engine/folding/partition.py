@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable
 from clustersim.simulator.engine.folding.flows import Flows, Incidence
-from clustersim.simulator.engine.folding.non_binding import non_binding
+from clustersim.simulator.engine.folding.non_binding import Flags, non_binding
 from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, hashed, mixed, sorted_once
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.schedule.ops import Send
@@ -32,89 +32,8 @@ Numbers = NDArray[np.int32] | Indices
 AT_ONCE = 1 << 18
 """Edges that are looked at together: their temporary arrays stay in the cache."""
 
-
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """Edges between vertices of kind *one* and vertices of kind *other*; both are indices of kinds.
-
-    Edge i joins ``ones[i]`` and ``others[i]`` and has the label ``labels[which[i]]``.
-    """
-
-    one: int
-    other: int
-    ones: Numbers
-    others: Numbers
-    labels: Colours
-    which: Numbers
-
-    @property
-    def turned(self) -> Edges:
-        """The same edges, seen from the other end."""
-        return Edges(self.other, self.one, self.others, self.ones, self.labels, self.which)
-
-
-def refine(colours: Sequence[Colours], edges: Sequence[Edges]) -> list[Indices]:
-    """By kind: the class of each vertex in the coarsest equitable partition that refines *colours* (by kind).
-
-    Classes of a kind are numbered from 0 in order of their first vertex.
-    """
-    colours = [mixed(colour) for colour in colours]
-    directed = [_Directed(one, salt=number) for number, one in enumerate([*edges, *(e.turned for e in edges)])]
-    known = sum(len(sorted_once(colour)) for colour in colours)
-    while True:
-        fresh = [colour.copy() for colour in colours]
-        for one in directed:
-            one.add(fresh, colours)
-        for kind in reversed(range(len(fresh))):  # large arrays; each is released when it has been mixed
-            colours[kind] = mixed(fresh.pop())
-        count = sum(len(sorted_once(colour)) for colour in colours)
-        if count == known:
-            return [_numbered(colour) for colour in colours]
-        known = count
-
-
-def split_once(classes: Indices, others: Indices, edges: Edges) -> Indices:
-    """*classes* (of the vertices of kind `Edges.one`), split once by the classes *others* of their neighbours."""
-    fresh = mixed(classes.astype(np.uint64))
-    one = Edges(0, 1, edges.ones, edges.others, edges.labels, edges.which)
-    _Directed(one, salt=0).add([fresh], [fresh, mixed(others.astype(np.uint64))])
-    return _numbered(fresh)
-
-
-class _Directed:
-    """One direction of *edges*: vertex ``ones[i]`` looks at vertex ``others[i]``.
-
-    *salt* distinguishes the edges of several kinds that one vertex has.
-    """
-
-    def __init__(self, edges: Edges, *, salt: int) -> None:
-        self.edges, self.labels = edges, mixed(edges.labels)
-        self.salt = mixed(np.array([salt], np.uint64))
-
-    def add(self, fresh: list[Colours], colours: list[Colours]) -> None:
-        """Add to the colours *fresh* of the vertices a hash of the *colours* of their neighbours."""
-        edges, theirs = self.edges, colours[self.edges.other]
-        seen = np.zeros_like(fresh[edges.one])
-        for begin in range(0, len(edges.ones), AT_ONCE):
-            part = slice(begin, begin + AT_ONCE)
-            np.add.at(seen, edges.ones[part], mixed(theirs[edges.others[part]] ^ self.labels[edges.which[part]]))
-        if len(edges.ones):
-            seen ^= self.salt
-            fresh[edges.one] += mixed(seen)
-
-
-def _numbered(colours: Colours) -> Indices:
-    """The colours as numbers from 0, in order of their first vertex."""
-    distinct = sorted_once(colours)
-    which = np.searchsorted(distinct, colours)
-    rank = np.empty(len(distinct), np.int64)
-    rank[np.argsort(firsts(which))] = np.arange(len(distinct))
-    return np.asarray(rank[which])
-
-
-Flags = NDArray[np.bool_]
-
 RANK, COMMUNICATION, FLOW, LINK, HOST = range(5)
+
 MEMBER, SENDER, RECEIVER = range(3)
 
 
@@ -242,3 +161,82 @@ def _crossing_edges(incidence: Incidence) -> Edges:
 
 def _unlabelled(one: int, other: int, ones: Numbers, others: Numbers) -> Edges:
     return Edges(one, other, ones, others, np.zeros(1, np.uint64), np.zeros(len(ones), np.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Edges between vertices of kind *one* and vertices of kind *other*; both are indices of kinds.
+
+    Edge i joins ``ones[i]`` and ``others[i]`` and has the label ``labels[which[i]]``.
+    """
+
+    one: int
+    other: int
+    ones: Numbers
+    others: Numbers
+    labels: Colours
+    which: Numbers
+
+    @property
+    def turned(self) -> Edges:
+        """The same edges, seen from the other end."""
+        return Edges(self.other, self.one, self.others, self.ones, self.labels, self.which)
+
+
+def refine(colours: Sequence[Colours], edges: Sequence[Edges]) -> list[Indices]:
+    """By kind: the class of each vertex in the coarsest equitable partition that refines *colours* (by kind).
+
+    Classes of a kind are numbered from 0 in order of their first vertex.
+    """
+    colours = [mixed(colour) for colour in colours]
+    directed = [_Directed(one, salt=number) for number, one in enumerate([*edges, *(e.turned for e in edges)])]
+    known = sum(len(sorted_once(colour)) for colour in colours)
+    while True:
+        fresh = [colour.copy() for colour in colours]
+        for one in directed:
+            one.add(fresh, colours)
+        for kind in reversed(range(len(fresh))):  # large arrays; each is released when it has been mixed
+            colours[kind] = mixed(fresh.pop())
+        count = sum(len(sorted_once(colour)) for colour in colours)
+        if count == known:
+            return [_numbered(colour) for colour in colours]
+        known = count
+
+
+def split_once(classes: Indices, others: Indices, edges: Edges) -> Indices:
+    """*classes* (of the vertices of kind `Edges.one`), split once by the classes *others* of their neighbours."""
+    fresh = mixed(classes.astype(np.uint64))
+    one = Edges(0, 1, edges.ones, edges.others, edges.labels, edges.which)
+    _Directed(one, salt=0).add([fresh], [fresh, mixed(others.astype(np.uint64))])
+    return _numbered(fresh)
+
+
+class _Directed:
+    """One direction of *edges*: vertex ``ones[i]`` looks at vertex ``others[i]``.
+
+    *salt* distinguishes the edges of several kinds that one vertex has.
+    """
+
+    def __init__(self, edges: Edges, *, salt: int) -> None:
+        self.edges, self.labels = edges, mixed(edges.labels)
+        self.salt = mixed(np.array([salt], np.uint64))
+
+    def add(self, fresh: list[Colours], colours: list[Colours]) -> None:
+        """Add to the colours *fresh* of the vertices a hash of the *colours* of their neighbours."""
+        edges, theirs = self.edges, colours[self.edges.other]
+        seen = np.zeros_like(fresh[edges.one])
+        for begin in range(0, len(edges.ones), AT_ONCE):
+            part = slice(begin, begin + AT_ONCE)
+            np.add.at(seen, edges.ones[part], mixed(theirs[edges.others[part]] ^ self.labels[edges.which[part]]))
+        if len(edges.ones):
+            seen ^= self.salt
+            fresh[edges.one] += mixed(seen)
+
+
+def _numbered(colours: Colours) -> Indices:
+    """The colours as numbers from 0, in order of their first vertex."""
+    distinct = sorted_once(colours)
+    which = np.searchsorted(distinct, colours)
+    rank = np.empty(len(distinct), np.int64)
+    rank[np.argsort(firsts(which))] = np.arange(len(distinct))
+    return np.asarray(rank[which])

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from clustersim.simulator.engine.interface.variation import Variation
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.schedule.ops import Compute, Delay, Op
-from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.ops import Compute, Delay
 from clustersim.simulator.schedule.schedule import Schedule
 
 Floats = NDArray[np.float64]
@@ -33,7 +32,7 @@ class Pricing:
     ) -> None:
         self.schedule, self.cluster, self.devices = schedule, cluster, devices
         self.software, self.variation = software, variation
-        self._on_host = [computes_on_host(program) for program in schedule.programs]
+        self._on_host = [program.computes_on_host for program in schedule.programs]
         self._modelled: dict[Hashable, tuple[Floats, NDArray[np.bool_]]] = {}
 
     def with_variation(self, variation: Variation) -> Pricing:
@@ -85,23 +84,16 @@ class Pricing:
         key = index, device, host
         if key not in self._modelled:
             program = self.schedule.programs[index]
-            seconds = program.column(lambda op: self._seconds(op, device, host))
-            self._modelled[key] = seconds, program.column(lambda op: isinstance(op, Delay), np.bool_)
+            seconds = program.column(lambda op: self._seconds(op, device, host), only=(Compute, Delay))
+            self._modelled[key] = seconds, program.column(lambda _: True, np.bool_, only=(Delay,))
         return self._modelled[key]
 
-    def _seconds(self, op: Op, device: Accelerator, host: Accelerator | None) -> float:
+    def _seconds(self, op: Compute | Delay, device: Accelerator, host: Accelerator | None) -> float:
         if isinstance(op, Delay):
             return op.seconds
-        if not isinstance(op, Compute):
-            return 0.0
         if op.on == "host" and host is not None:
             return host.seconds(op.kernels)
         return device.seconds(op.kernels, self.software)
-
-
-def computes_on_host(program: Program) -> bool:
-    """True if an op of *program* computes on a host."""
-    return any(isinstance(op, Compute) and op.on == "host" for op in program.distinct())
 
 
 def durations(

@@ -1,6 +1,7 @@
-"""A setup is the input of an engine: a schedule with its rank classes, durations, matching and network. Rank classes
-say which ranks are simulated, the partners of each communication, and its plan on the network.
+"""The input of an engine: a schedule with its rank classes, durations, matching and network, and the conditions of the
+network from outside the schedule: links that change their bandwidth, and traffic of other jobs.
 
+Rank classes say which ranks are simulated, the partners of each communication, and its plan on the network.
 `RankClasses` is the interface that engines use. `Unfolded` simulates every rank. `simulator.engine.folding` has the
 other implementation: one representative for each class of equal ranks.
 """
@@ -9,22 +10,61 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from clustersim.simulator.engine.interface.pricing import Pricing
+from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.network.library.communicator import Communicator
-from clustersim.simulator.network.placing.isomorphic_groups import Placement
+from clustersim.simulator.network.placing.routes import link_shares
 from clustersim.simulator.network.plan import Flow, TransferPlan
+from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.schedule.matching import Matching
-from clustersim.simulator.schedule.mesh import family
 from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
 from clustersim.simulator.schedule.schedule import Schedule
 
 Communication = Hashable
 """The name of all communications between the same partners."""
+
+ONE_INSTANT = 1e-12
+"""Arrivals at a server are simultaneous if they differ by less than this fraction of the simulated time.
+
+Two ways to add the same durations differ by a fraction of some 1e-16. Only at a server would that change the order."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One simulation of *schedule*.
+
+    *classes*: the representative of each rank, the partners and the plan of each communication, the rows of the
+    network. *capacity_changes* are ascending in time. *background*: the flows from outside the schedule.
+    """
+
+    schedule: Schedule
+    classes: RankClasses
+    pricing: Pricing
+    matching: Matching
+    capacity_changes: Sequence[CapacityChange] = ()
+    background: Sequence[Background] = ()
+
+
+class CapacityChange(NamedTuple):
+    """From *time* (s) on, *row* of the network carries *capacity* bytes/s."""
+
+    time: float
+    row: int
+    capacity: float
+
+
+class Background(NamedTuple):
+    """A transfer of *flow* from *begin* to *end* (s); its rate is at most the bound of the flow."""
+
+    flow: Flow
+    begin: float
+    end: float
 
 
 class RankClasses(Protocol):
@@ -112,7 +152,7 @@ class Unfolded:
 
     def plan(self, name: Communication, op: Op) -> TransferPlan:
         """The plan between the partners themselves."""
-        return plan_of(self.communicator, op, partners(self.schedule, name))
+        return self.communicator.plan(op, partners(self.schedule, name))
 
 
 def communication(schedule: Schedule, rank: int, op: Op) -> tuple[object, ...]:
@@ -141,63 +181,61 @@ def partners(schedule: Schedule, name: Communication) -> tuple[int, ...]:
     raise AssertionError(name)
 
 
-def plan_of(communicator: Communicator, op: Op, ranks: tuple[int, ...]) -> TransferPlan:
-    """The plan of *op* between *ranks*; of a message the sender, then the receiver."""
-    if isinstance(op, Copy):
-        return communicator.copy(ranks[0], op.nbytes, op.source, op.to)
-    assert isinstance(op, Collective | Send | Recv)
-    if isinstance(op, Collective):
-        return communicator.collective(op.kind, family(op.over), ranks, op.nbytes, op.root, op.algorithm, op.per_peer)
-    sender, receiver = ranks
-    return communicator.send(sender, receiver, op.nbytes)
-
-
-def placements(communicator: Communicator, op: Op, groups: Indices) -> Placement:
-    """The placement of *groups*, each the partners of one communication, for *op*. Isomorphic groups share a plan.
-
-    *groups* has the shape ``(communications, partners)``.
-    """
-    if isinstance(op, Copy):
-        return communicator.copies(groups[:, 0], op.source, op.to)
-    assert isinstance(op, Collective | Send | Recv)
-    if isinstance(op, Collective):
-        return communicator.collectives(op.kind, family(op.over), op.nbytes, op.root, op.algorithm, groups, op.per_peer)
-    return communicator.sends(groups)
-
-
-ONE_INSTANT = 1e-12
-"""Arrivals at a server are simultaneous if they differ by less than this fraction of the simulated time.
-
-Two ways to add the same durations differ by a fraction of some 1e-16. Only at a server would that change the order."""
-
-
-class CapacityChange(NamedTuple):
-    """From *time* (s) on, *row* of the network carries *capacity* bytes/s."""
+@dataclass(frozen=True, slots=True)
+class BandwidthChange:
+    """From *time* (s) on, the link from vertex *source* to vertex *target* of the cluster has *bandwidth* bytes/s."""
 
     time: float
-    row: int
-    capacity: float
+    source: str
+    target: str
+    bandwidth: float
 
 
-class Background(NamedTuple):
-    """A transfer of *flow* from *begin* to *end* (s); its rate is at most the bound of the flow."""
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Traffic from device *source* to device *target*, of at most *rate* bytes/s, from *begin* to *end* (s)."""
 
-    flow: Flow
+    source: str
+    target: str
+    rate: float
     begin: float
     end: float
 
 
 @dataclass(frozen=True)
-class Setup:
-    """One simulation of *schedule*.
+class Conditions:
+    """*changes* of bandwidth, and the *traffic* of other jobs."""
 
-    *classes*: the representative of each rank, the partners and the plan of each communication, the rows of the
-    network. *capacity_changes* are ascending in time. *background*: the flows from outside the schedule.
-    """
+    changes: Sequence[BandwidthChange] = ()
+    traffic: Sequence[Traffic] = ()
 
-    schedule: Schedule
-    classes: RankClasses
-    pricing: Pricing
-    matching: Matching
-    capacity_changes: Sequence[CapacityChange] = ()
-    background: Sequence[Background] = ()
+    def links(self, cluster: Cluster) -> set[int]:
+        """The numbers of the links that are affected. Raises `ClusterError` for a link that does not exist."""
+        return {_number(cluster, one) for one in self.changes} | {
+            link for one in self.traffic for link in chain(*cluster.paths(one.source, one.target))
+        }
+
+    def capacity_changes(self, cluster: Cluster, classes: RankClasses) -> list[CapacityChange]:
+        """The changes as changes of rows of the network, ascending in time."""
+        found = [CapacityChange(one.time, classes.row_of(_number(cluster, one)), one.bandwidth) for one in self.changes]
+        return sorted(found, key=lambda change: change.time)
+
+    def background(self, cluster: Cluster, classes: RankClasses) -> list[Background]:
+        """The traffic as flows over rows of the network."""
+        return [Background(_flow(one, cluster, classes), one.begin, one.end) for one in self.traffic]
+
+
+def _number(cluster: Cluster, change: BandwidthChange) -> int:
+    try:
+        return cluster.number(change.source, change.target)
+    except KeyError:
+        raise ClusterError(
+            f"there is no link from {change.source} to {change.target}; its bandwidth cannot change"
+        ) from None
+
+
+def _flow(traffic: Traffic, cluster: Cluster, classes: RankClasses) -> Flow:
+    shares = link_shares([cluster.paths(traffic.source, traffic.target)])
+    links, crossings = tuple(shares), tuple(shares.values())
+    alone = min([traffic.rate, *(cluster.links[link].bandwidth / share for link, share in shares.items())])
+    return Flow(links, crossings, tuple(map(classes.row_of, links)), crossings, alone, traffic.rate)

@@ -20,6 +20,9 @@ KINDS = ("lognormal", "gamma", "normal", "empirical")
 LEAST = 1e-3
 """Factor below which a normal draw is cut off: times are positive."""
 
+SPREAD_STREAM, STEP_STREAM, SPELL_STREAM, PAUSE_STREAM = 1, 2, 3, 4
+"""Parts of seeds, so that the draws differ from those of `Variation.jitter`."""
+
 
 @dataclass(frozen=True)
 class Distribution:
@@ -59,10 +62,6 @@ class Distribution:
         """Return the distribution with the deviations from 1 multiplied by *factor*."""
         scaled = tuple((share, max(LEAST, 1.0 + factor * (value - 1.0))) for share, value in self.quantiles)
         return replace(self, variation=self.variation * factor, quantiles=scaled)
-
-
-SPREAD_STREAM, STEP_STREAM, SPELL_STREAM, PAUSE_STREAM = 1, 2, 3, 4
-"""Parts of seeds, so that the draws differ from those of `Variation.jitter`."""
 
 
 NONE = Distribution()

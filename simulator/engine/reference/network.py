@@ -1,5 +1,5 @@
-"""The network is a fluid: active transfers share its rows (a row is a link or a class of equal links) by weighted max-
-min fair rates. No rate can be raised without lowering another rate that is no greater.
+"""The network is a fluid: active transfers share its rows (a row is a link or a class of equal links) by weighted
+max-min fair rates. No rate can be raised without lowering another rate that is no greater.
 
 A flow i has rate x_i and takes w_li x_i of the capacity of link l. The max-min fair vector is the unique one in which
 every flow has a bottleneck: a saturated link on which no other flow is faster (Bertsekas and Gallager, "Data Networks",
@@ -20,7 +20,7 @@ from simpy import Event
 
 from clustersim.simulator.analysis.timeline import RateIntervals
 from clustersim.simulator.engine.interface.setup import Background, CapacityChange
-from clustersim.simulator.engine.reference.clock import Clock, Work
+from clustersim.simulator.engine.reference.resources import Clock, Work
 from clustersim.simulator.network.plan import Flow
 
 
@@ -60,7 +60,7 @@ def max_min(
 class Transfer(Work):
     """*nbytes* that move over flow *number* of *network*; infinite for a flow from outside the schedule."""
 
-    def __init__(self, network: Network, number: int, nbytes: float) -> None:
+    def __init__(self, network: FluidNetwork, number: int, nbytes: float) -> None:
         super().__init__(network.clock, nbytes)
         self.network, self.number = network, number
         flow = network.flows[number]
@@ -73,7 +73,7 @@ class Transfer(Work):
             self.network.flow_bytes[self.number] += self.rate * (end - begin)
 
 
-class Network:
+class FluidNetwork:
     """Rows of *capacity* bytes/s, by number, and the active transfers.
 
     *flows* are numbered in order of first use. *flow_bytes*: by flow, the bytes that each of its transfers carried in

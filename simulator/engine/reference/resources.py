@@ -1,16 +1,89 @@
-"""The resources on which ops execute: a processor is shared by concurrent computations, and collectives reserve a part
-of it; a server executes the ops of all ranks one at a time.
+"""The resources on which ops execute, and the simulated time.
+
+A processor is shared by concurrent computations, and collectives reserve a part of it; a server executes the ops of all
+ranks one at a time. Work is executed at a rate that changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from simpy import Event
+from simpy import Environment, Event
+from simpy.events import NORMAL, EventPriority
 
 from clustersim.simulator.engine.interface.setup import ONE_INSTANT
-from clustersim.simulator.engine.reference.clock import CHOICES, Clock, Work
+
+RATES, CHOICES = 1, 2
+"""What happens at the end of an instant, in this order: rates are solved, and servers choose their next op."""
+
+
+class EndOfInstant(Event):
+    """An event that follows all ordinary events of its time; *order* is `RATES` or `CHOICES`."""
+
+    def __init__(self, clock: Clock, order: int) -> None:
+        super().__init__(clock)
+        self.order = order
+
+
+class Clock(Environment):
+    """SimPy's environment, in which each instant has an end.
+
+    Within an instant, ops end, resources are released and ops begin. At the end of the instant, rates are solved once
+    for all of these changes. Then each server chooses among all ops that arrived in the instant.
+    """
+
+    def schedule(self, event: Event, priority: EventPriority = NORMAL, delay: float = 0) -> None:
+        """Schedule *event* as SimPy does, but an `EndOfInstant` after all other events of its time."""
+        if isinstance(event, EndOfInstant):
+            priority = EventPriority(NORMAL + event.order)
+        super().schedule(event, priority, delay)
+
+    def at_end_of_instant(self, call: Callable[[], None], order: int = RATES) -> None:
+        """Call *call* once all ordinary events of the present time have happened."""
+        event = EndOfInstant(self, order)
+        event.callbacks.append(lambda _: call())
+        event.succeed()
+
+
+class Work:
+    """An *amount* (seconds or bytes) that is executed at a rate; the event *done* happens when nothing is left.
+
+    Whenever the rate changes, a new end is predicted from it.
+    """
+
+    def __init__(self, clock: Clock, amount: float) -> None:
+        self.clock, self.left, self.rate, self.since = clock, amount, 0.0, clock.now
+        self.done = clock.event()
+        self._end: Event | None = None
+
+    def set_rate(self, rate: float) -> None:
+        """Continue at *rate* per second. A rate of 0 pauses the work, an infinite rate ends it now."""
+        if rate == self.rate:
+            return
+        self.advance()
+        self.rate, self._end = rate, None
+        if rate:
+            self._end = self.clock.timeout(self.left / rate)
+            self._end.callbacks.append(self._finish)
+
+    def advance(self) -> None:
+        """Subtract from `left` what was executed since the last call."""
+        now = self.clock.now
+        if now > self.since and self.rate:
+            self.left = max(0.0, self.left - self.rate * (now - self.since))
+            self.record(self.since, now)
+        self.since = now
+
+    def record(self, begin: float, end: float) -> None:
+        """Record that the rate was `rate` from *begin* to *end* (s). Nothing is recorded unless a subclass does it."""
+
+    def _finish(self, end: Event) -> None:
+        # an end that was predicted from an earlier rate is void
+        if end is self._end:
+            self.advance()
+            self.done.succeed()
 
 
 class Processor:
@@ -59,7 +132,7 @@ class Processor:
 
 
 @dataclass(eq=False)
-class Service:
+class ServiceRequest:
     """The op of index *op* of *rank* at a server: *arrived* and *begin* (of its service) in s, *done* its end.
 
     *holds*: the server stays busy until it is released.
@@ -75,7 +148,7 @@ class Service:
     begin: float = 0.0
 
 
-class Server:
+class OpServer:
     """A resource of the whole schedule. It executes one op at a time, at full speed, and never interrupts it.
 
     The next op is the one of the lowest priority number, then the first to arrive. Arrivals of one instant
@@ -85,12 +158,12 @@ class Server:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self._waiting: list[Service] = []
+        self._waiting: list[ServiceRequest] = []
         self._busy, self._free_since = False, 0.0
 
-    def request(self, priority: int, rank: int, op: int, seconds: float, *, holds: bool = False) -> Service:
+    def request(self, priority: int, rank: int, op: int, seconds: float, *, holds: bool = False) -> ServiceRequest:
         """Queue the op of index *op* of *rank*; its service takes *seconds*."""
-        service = Service(priority, self.clock.now, rank, op, seconds, self.clock.event(), holds)
+        service = ServiceRequest(priority, self.clock.now, rank, op, seconds, self.clock.event(), holds)
         self._waiting.append(service)
         self._choose_soon()
         return service
@@ -118,7 +191,7 @@ class Server:
         self._busy, self._free_since = False, self.clock.now
         self._choose_soon()
 
-    def _end(self, service: Service) -> None:
+    def _end(self, service: ServiceRequest) -> None:
         service.done.succeed()
         if not service.holds:
             self.release()

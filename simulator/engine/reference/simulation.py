@@ -1,11 +1,13 @@
-"""One simulation: make the processes of all representatives, process events, and collect the outcome. A rank has one
-process for each of its streams, which executes the ops of the stream in order.
+"""One simulation: make the processes of all representatives, process events, and collect the outcome.
+
+A rank has one process for each of its streams, which executes the ops of the stream in order. A communication begins
+when all its partners have arrived; then its plan is executed on the network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
@@ -13,14 +15,69 @@ import numpy as np
 from simpy import Event
 
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns
-from clustersim.simulator.engine.interface.outcome import Outcome, Waiting
-from clustersim.simulator.engine.interface.setup import Setup
-from clustersim.simulator.engine.reference.clock import Clock
-from clustersim.simulator.engine.reference.network import Network
-from clustersim.simulator.engine.reference.rendezvous import Pending, Rendezvous
-from clustersim.simulator.engine.reference.resources import Processor, Server
+from clustersim.simulator.engine.interface.outcome import Executed, Outcome, Waiting
+from clustersim.simulator.engine.interface.setup import Communication, Setup
+from clustersim.simulator.engine.reference.network import FluidNetwork
+from clustersim.simulator.engine.reference.resources import Clock, OpServer, Processor
+from clustersim.simulator.network.plan import TransferPlan
+from clustersim.simulator.schedule.matching import request_of
 from clustersim.simulator.schedule.ops import Compute, Delay, Op, Recv, Send
-from clustersim.simulator.schedule.schedule import Schedule
+
+EVENTS_BETWEEN_REPORTS = 10_000
+"""SimPy processes some hundred thousand events a second, so progress is reported many times a second."""
+
+
+class TooManyRatesError(Exception):
+    """The network solved more rates than a simulation in SimPy should; the compiled engine is faster."""
+
+
+def run(setup: Setup, watch: Callable[[float], None] | None = None, most_rates: float = inf) -> Outcome:
+    """Simulate *setup*. *watch* is called from time to time with the fraction of ops that have ended, 0 to 1.
+
+    Raises `TooManyRatesError` if the network solves more than *most_rates*.
+    """
+    clock = Clock()
+    network = FluidNetwork(clock, setup.classes.capacity)
+    gpus = {rank: Processor(clock) for rank in np.unique(setup.classes.representative).tolist()}
+    hosts: dict[Hashable, Processor] = {}
+    servers = {name: OpServer(clock) for program in setup.schedule.programs for name in program.servers()}
+    rendezvous = Rendezvous(clock, setup, network, gpus)
+    ranks = []
+    for number, gpu in gpus.items():
+        name = setup.pricing.host(number)
+        host = None if name is None else hosts.setdefault(setup.classes.host(name), Processor(clock))
+        ranks.append(Rank(clock, number, setup, Resources(rendezvous, gpu, host, servers)))
+    for change in setup.capacity_changes:
+        clock.process(network.change_capacity(change))
+    for traffic in setup.background:
+        clock.process(network.background(traffic))
+    _run(clock, ranks, watch, network, most_rates)
+    return Outcome(
+        columns={rank.number: rank.columns() for rank in ranks},
+        intervals=network.rate_intervals(),
+        flows=tuple(network.flows),
+        flow_bytes=np.array(network.flow_bytes, np.float64),
+        communications=rendezvous.executed(),
+        waiting=tuple(one for rank in ranks for one in rank.waiting()),
+    )
+
+
+def _run(
+    clock: Clock, ranks: list[Rank], watch: Callable[[float], None] | None, network: FluidNetwork, most_rates: float
+) -> None:
+    """Process events until all ranks have finished, or until there is no event left (a deadlock)."""
+    total, unfinished = sum(rank.unended for rank in ranks), list(ranks)
+    events = 0
+    while unfinished and clock.peek() < inf:
+        clock.step()
+        # the last rank of the list is looked at alone, so that an event costs the same for any number of ranks
+        while unfinished and not unfinished[-1].unended:
+            unfinished.pop()
+        events += 1
+        if network.solved > most_rates:
+            raise TooManyRatesError
+        if watch and not events % EVENTS_BETWEEN_REPORTS:
+            watch(1.0 - sum(rank.unended for rank in unfinished) / total)
 
 
 class Resources(NamedTuple):
@@ -29,7 +86,7 @@ class Resources(NamedTuple):
     rendezvous: Rendezvous
     gpu: Processor
     host: Processor | None
-    servers: Mapping[str, Server]
+    servers: Mapping[str, OpServer]
 
 
 @dataclass(eq=False)
@@ -165,63 +222,83 @@ class Rank:
         return Columns(op, step, ready, begin, end, self.communication.ravel())
 
 
-EVENTS_BETWEEN_REPORTS = 10_000
-"""SimPy processes some hundred thousand events a second, so progress is reported many times a second."""
+@dataclass(eq=False)
+class Pending:
+    """Communication *number*: the ranks that have *arrived*, its *begin* (s; None before it), the events of its end.
 
-
-class TooManyRatesError(Exception):
-    """The network solved more rates than a simulation in SimPy should; the compiled engine is faster."""
-
-
-def run(setup: Setup, watch: Callable[[float], None] | None = None, most_rates: float = inf) -> Outcome:
-    """Simulate *setup*. *watch* is called from time to time with the fraction of ops that have ended, 0 to 1.
-
-    Raises `TooManyRatesError` if the network solves more than *most_rates*.
+    *sent*: all bytes are on their way, which ends a send. *done*: all bytes are delivered. *buffered*: the send did not
+    wait for its receive.
     """
-    clock = Clock()
-    network = Network(clock, setup.classes.capacity)
-    gpus = {rank: Processor(clock) for rank in np.unique(setup.classes.representative).tolist()}
-    hosts: dict[Hashable, Processor] = {}
-    servers = {name: Server(clock) for name in _server_names(setup.schedule)}
-    rendezvous = Rendezvous(clock, setup, network, gpus)
-    ranks = []
-    for number, gpu in gpus.items():
-        name = setup.pricing.host(number)
-        host = None if name is None else hosts.setdefault(setup.classes.host(name), Processor(clock))
-        ranks.append(Rank(clock, number, setup, Resources(rendezvous, gpu, host, servers)))
-    for change in setup.capacity_changes:
-        clock.process(network.change_capacity(change))
-    for traffic in setup.background:
-        clock.process(network.background(traffic))
-    _run(clock, ranks, watch, network, most_rates)
-    return Outcome(
-        columns={rank.number: rank.columns() for rank in ranks},
-        intervals=network.rate_intervals(),
-        flows=tuple(network.flows),
-        flow_bytes=np.array(network.flow_bytes, np.float64),
-        communications=rendezvous.executed(),
-        waiting=tuple(one for rank in ranks for one in rank.waiting()),
-    )
+
+    number: int
+    sent: Event
+    done: Event
+    arrived: list[int] = field(default_factory=list)
+    begin: float | None = None
+    buffered: bool = False
 
 
-def _run(
-    clock: Clock, ranks: list[Rank], watch: Callable[[float], None] | None, network: Network, most_rates: float
-) -> None:
-    """Process events until all ranks have finished, or until there is no event left (a deadlock)."""
-    total, unfinished = sum(rank.unended for rank in ranks), list(ranks)
-    events = 0
-    while unfinished and clock.peek() < inf:
-        clock.step()
-        # the last rank of the list is looked at alone, so that an event costs the same for any number of ranks
-        while unfinished and not unfinished[-1].unended:
-            unfinished.pop()
-        events += 1
-        if network.solved > most_rates:
-            raise TooManyRatesError
-        if watch and not events % EVENTS_BETWEEN_REPORTS:
-            watch(1.0 - sum(rank.unended for rank in unfinished) / total)
+class Rendezvous:
+    """Brings the partners of each communication together and executes it.
 
+    *gpus*: by representative its GPU; a collective reserves SMs of the GPUs of its members while it executes.
+    """
 
-def _server_names(schedule: Schedule) -> set[str]:
-    ops = (op for program in schedule.programs for op in program.distinct())
-    return {op.at_server for op in ops if op.at_server is not None}
+    def __init__(self, clock: Clock, setup: Setup, network: FluidNetwork, gpus: Mapping[int, Processor]) -> None:
+        self.clock, self.setup, self.network, self.gpus = clock, setup, network, gpus
+        self._pending: dict[Hashable, Pending] = {}
+        self._executed: dict[Hashable, tuple[Communication, Op, int]] = {}
+        self._count = 0
+
+    def arrive(self, rank: int, index: int, step: int) -> Pending:
+        """Register that *rank* is ready for its op of index *index* in training step *step*.
+
+        Return the communication, the same object for all partners. It begins with the last arrival, or at once with a
+        buffered send.
+        """
+        matching, program = self.setup.matching, self.setup.schedule.program_of[rank]
+        op = matching.requests[program][matching.request[program][index]]
+        name = self.setup.classes.communication(rank, op)
+        key = name, int(matching.key[program][index]), step
+        if key not in self._pending:
+            self._pending[key] = Pending(self._count, self.clock.event(), self.clock.event())
+            self._count += 1
+        pending = self._pending[key]
+        pending.arrived.append(rank)
+        complete = len(pending.arrived) == self.setup.classes.partners(name, op)
+        if complete:
+            del self._pending[key]
+        pending.buffered |= isinstance(op, Send) and op.buffered
+        if pending.begin is None and (complete or pending.buffered):
+            self._begin(pending, name, op)
+        return pending
+
+    def executed(self) -> tuple[Executed, ...]:
+        """The communications that have begun, counted by name and request."""
+        return tuple(Executed(*one) for one in self._executed.values())
+
+    def _begin(self, pending: Pending, name: Communication, op: Op) -> None:
+        pending.begin = self.clock.now
+        _, first, times = self._executed.get((name, request_of(op)), (name, op, 0))
+        self._executed[name, request_of(op)] = name, first, times + 1
+        self.clock.process(self._execute(pending, self.setup.classes.plan(name, op)))
+
+    def _execute(self, pending: Pending, plan: TransferPlan) -> Generator[Event, object, None]:
+        """Execute the phases of *plan* one after the other: latency, then all flows at once."""
+        gpus = [self.gpus[rank] for rank in pending.arrived] if plan.sms else []
+        for gpu in gpus:
+            gpu.reserve(plan.sms)
+        for phase in plan.phases:
+            begin = self.clock.now
+            yield self.clock.timeout(phase.latency)
+            if phase.contended:
+                yield self.clock.all_of([self.network.transfer(flow, phase.nbytes) for flow in phase.flows])
+            else:
+                for flow in phase.flows:
+                    self.network.record_uncontended(flow, phase.nbytes, begin)
+        for gpu in gpus:
+            gpu.release(plan.sms)
+        pending.sent.succeed()
+        if plan.delivery:
+            yield self.clock.timeout(plan.delivery)
+        pending.done.succeed()

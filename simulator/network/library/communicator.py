@@ -15,14 +15,21 @@ from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.hardware.kernel import memory_bound
 from clustersim.simulator.network.library import tuner
 from clustersim.simulator.network.library.tuner import unequal
-from clustersim.simulator.network.placing.candidates import Candidate, GroupTopology, PlacedStep, candidate, candidates
+from clustersim.simulator.network.placing.candidates import (
+    AlgorithmCandidate,
+    GroupTopology,
+    PlacedStep,
+    candidate,
+    candidates,
+)
 from clustersim.simulator.network.placing.isomorphic_groups import Placement, Placements, Shape, relabelled_plan
 from clustersim.simulator.network.placing.routes import route
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.network.step import Group, Step, Transfer
 from clustersim.simulator.network.transport import Transport
 from clustersim.simulator.reading.errors import SimulatorError
-from clustersim.simulator.schedule.ops import PerPeer
+from clustersim.simulator.schedule.mesh import family
+from clustersim.simulator.schedule.ops import Collective, Copy, Op, PerPeer, Recv, Send
 
 FIDELITIES = ("alpha_beta", "flow", "chunk")
 
@@ -71,6 +78,28 @@ class Communicator:
     def _device(self) -> Indices:
         """The number of the device of each rank, of shape ``(ranks,)``."""
         return self.cluster.numbers(self.devices)
+
+    def plan(self, op: Op, ranks: tuple[int, ...]) -> TransferPlan:
+        """Return the plan of *op* between *ranks*; of a message the sender, then the receiver."""
+        if isinstance(op, Copy):
+            return self.copy(ranks[0], op.nbytes, op.source, op.to)
+        if isinstance(op, Collective):
+            return self.collective(op.kind, family(op.over), ranks, op.nbytes, op.root, op.algorithm, op.per_peer)
+        assert isinstance(op, Send | Recv)
+        sender, receiver = ranks
+        return self.send(sender, receiver, op.nbytes)
+
+    def placement(self, op: Op, groups: Indices) -> Placement:
+        """Return the placement of *groups*, each the partners of one communication, for *op*.
+
+        Isomorphic groups have equal plans up to link numbers. *groups* has the shape ``(communications, partners)``.
+        """
+        if isinstance(op, Copy):
+            return self.copies(groups[:, 0], op.source, op.to)
+        if isinstance(op, Collective):
+            return self.collectives(op.kind, family(op.over), op.nbytes, op.root, op.algorithm, groups, op.per_peer)
+        assert isinstance(op, Send | Recv)
+        return self.sends(groups)
 
     def collective(
         self,
@@ -207,7 +236,7 @@ class Communicator:
         alone = min((link.bandwidth / weight for link, weight in zip(links, weights, strict=True)), default=inf)
         flow = Flow(path, (1,) * len(path), path, weights, alone)
         step, wire = Step(_MESSAGE, nbytes), self.cluster.latency(path)
-        bare = Candidate("copy", "copy", (PlacedStep(step, wire, (flow,), nbytes / alone),), 0.0, 1.0)
+        bare = AlgorithmCandidate("copy", "copy", (PlacedStep(step, wire, (flow,), nbytes / alone),), 0.0, 1.0)
         return TransferPlan("copy", "copy", tuple(self._phases(bare)), nbytes)
 
     def _in_memory(self, host: str, nbytes: float) -> TransferPlan:
@@ -253,7 +282,7 @@ class Communicator:
         sms = channels_open / (self.cluster.accelerator(topology.devices[0]).sms or inf)
         return TransferPlan(best.algorithm, best.protocol, tuple(self._phases(best)), best.sent_bytes, sms)
 
-    def _phases(self, chosen: Candidate) -> Iterator[Phase]:
+    def _phases(self, chosen: AlgorithmCandidate) -> Iterator[Phase]:
         """The phases of the candidate *chosen*, at the communicator's fidelity."""
         placed, base, latency_factor = chosen.placed, chosen.base, chosen.latency_factor
         if self.fidelity == "chunk":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clustersim.simulator.network.tcp import ONE_CORE, PAYLOAD
+from clustersim.simulator.hardware.links import ONE_CORE, PAYLOAD
 from clustersim.simulator.network.transport import NET, NVLINK, PCI, Transport
 
 STACK = 30e-6

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from clustersim.simulator.hardware.links import PAYLOAD, STACK
 from clustersim.simulator.network.library import nccl_tables
 from clustersim.simulator.network.library.nccl_tables import (
     AMPERE_LIMIT,
@@ -28,10 +29,9 @@ from clustersim.simulator.network.library.nccl_tables import (
     TREE,
     TREE_LL128,
     VERSIONS,
-    Tables,
+    TuningTables,
 )
 from clustersim.simulator.network.library.transport_parameters import overridden, section
-from clustersim.simulator.network.tcp import PAYLOAD, STACK
 from clustersim.simulator.network.transport import NET, NVLINK, PCI, Transport
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.validation import validated
@@ -51,7 +51,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "all_to_all": ("direct",),
 }
 """The last three are grouped sends and receives, by Simple, with newer releases up to `LL_MESSAGE` by LL. SHARP and
-NVLSTree come by `networks.adding`. CollNet by chains and PAT are not modelled.
+NVLSTree come by `nccl_tables.with_networks`. CollNet by chains and PAT are not modelled.
 """
 
 NVLS_CEILINGS = {
@@ -213,7 +213,7 @@ def tuning_model(version: str) -> Transport:
     )
 
 
-def _base(tables: Tables) -> dict[tuple[str, str], float]:
+def _base(tables: TuningTables) -> dict[tuple[str, str], float]:
     rows = {(name, p): us * 1e-6 for name, row in tables.base.items() for p, us in zip(PROTOCOLS, row, strict=True)}
     # those of CollNet and NVLSTree are 0, "2.30"
     return {
@@ -223,7 +223,7 @@ def _base(tables: Tables) -> dict[tuple[str, str], float]:
     }
 
 
-def _hop(version: str, tables: Tables) -> dict[tuple[str, str, str], float]:
+def _hop(version: str, tables: TuningTables) -> dict[tuple[str, str, str], float]:
     rows = {
         (hop, name, p): us * 1e-6
         for hop, rows in tables.hop.items()
@@ -233,7 +233,7 @@ def _hop(version: str, tables: Tables) -> dict[tuple[str, str, str], float]:
     return {**rows, (NVLINK, "nvls", "Simple"): 0.0, **nccl_tables.switch_hop_latency(version)}
 
 
-def _shares(tables: Tables) -> dict[tuple[str, str, bool], float]:
+def _shares(tables: TuningTables) -> dict[tuple[str, str, bool], float]:
     rows = {
         ("ring", False): tables.ring,
         ("ring", True): tables.ring,
@@ -243,7 +243,7 @@ def _shares(tables: Tables) -> dict[tuple[str, str, bool], float]:
     return {(name, p, across): s for (name, across), row in rows.items() for p, s in zip(PROTOCOLS, row, strict=True)}
 
 
-def _ring_ceilings(tables: Tables) -> dict[tuple[str, str, str], tuple[float, ...]]:
+def _ring_ceilings(tables: TuningTables) -> dict[tuple[str, str, str], tuple[float, ...]]:
     found = {("ring", "LL128", kind): tuple(1e9 * limit for limit in row) for kind, row in RING_LL128.items()}
     for kind, row in TREE.items():
         found["tree", "Simple", kind] = tuple(1e9 * limit for limit in row)

@@ -11,6 +11,7 @@ from functools import cached_property
 from math import inf
 
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import connection_limit
 from clustersim.simulator.network.placing.rings_and_tori import group_of, torus_of
 from clustersim.simulator.network.placing.routes import (
     MOST_CHANNELS,
@@ -22,8 +23,10 @@ from clustersim.simulator.network.placing.routes import (
 )
 from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.network.step import Group, Step
-from clustersim.simulator.network.tcp import connection_limit
 from clustersim.simulator.network.transport import NET, GroupProperties, Transport
+
+GROUPED = "all_to_all", "gather", "scatter"
+"""Collectives that are sends and receives of one group."""
 
 
 class GroupTopology:
@@ -94,7 +97,7 @@ class GroupTopology:
         load = self.link_load(step)
         latencies = [latency for latency, _ in load.hops]
         connections = transport.tcp_sockets * max(1, transport.blocks)
-        return connections * connection_limit(self.cluster, load.paths, latencies)
+        return connections * connection_limit(self.cluster.links, load.paths, latencies)
 
     def most(self, step: Step) -> int:
         """Return the most concurrent transfers that one position sends or receives.
@@ -157,10 +160,6 @@ class GroupTopology:
         return max([slowest, *(weight / self.cluster.links[link].bandwidth for link, weight in taken.items())])
 
 
-GROUPED = "all_to_all", "gather", "scatter"
-"""Collectives that are sends and receives of one group."""
-
-
 @dataclass(frozen=True, slots=True)
 class PlacedStep:
     """A *step* on the links: *latency* seconds, then *flows*, which take *busy* seconds on idle links."""
@@ -172,7 +171,7 @@ class PlacedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class AlgorithmCandidate:
     """The *placed* steps of *algorithm* by *protocol*.
 
     *base*: seconds paid once. *latency_factor* applies to all latency.
@@ -198,7 +197,7 @@ class Candidate:
 
 def candidates(
     transport: Transport, topology: GroupTopology, kind: str, choices: Mapping[str, Sequence[Step]], nbytes: float
-) -> Iterator[Candidate]:
+) -> Iterator[AlgorithmCandidate]:
     """Yield each of *choices* (steps by algorithm) with each protocol that *transport* may use."""
     for algorithm, steps in choices.items():
         protocols = transport.usable_protocols(algorithm, topology.properties)
@@ -216,7 +215,7 @@ def candidate(
     protocol: str,
     steps: Sequence[Step],
     nbytes: float,
-) -> Candidate:
+) -> AlgorithmCandidate:
     """Return the *steps* of a collective of *nbytes* by *algorithm* and *protocol*, with the costs of *transport*."""
     properties = topology.properties
     if transport.chains_by_rank and algorithm == "tree" and properties.servers != 2:
@@ -259,7 +258,7 @@ def candidate(
         return PlacedStep(step, latency, flows, round_busy * step.repeat)
 
     latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)
-    return Candidate(
+    return AlgorithmCandidate(
         algorithm,
         protocol,
         tuple(map(placed, steps)),

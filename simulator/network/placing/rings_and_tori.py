@@ -1,9 +1,5 @@
 """The rings (channels) that a library finds for a group: over all NVLinks in a server, over all NICs between servers;
-and the torus that chips make. In a server whose GPUs are joined pairwise the rings are Hamiltonian cycles packed
-into the capacities of the links, at the speed that carries most, as NCCL's graph search tries its speeds
-(src/graph/search.cc). Through a switch one ring suffices, because ports are the bottleneck. Between servers of c
-NICs there are c rings of equal parts. Ring k leaves even servers by NIC k and runs through odd ones backwards, so
-it enters them by NIC k: every hop stays on one rail.
+and the torus that chips make.
 
 In a server whose GPUs are joined pairwise the rings are Hamiltonian cycles packed into the capacities of the links, at
 the speed that carries most, as NCCL's graph search tries its speeds (src/graph/search.cc). Through a switch one ring

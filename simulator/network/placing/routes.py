@@ -11,13 +11,19 @@ from math import lcm
 from zlib import crc32
 
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.hardware.links import Link, is_tcp
 from clustersim.simulator.network.step import Step
-from clustersim.simulator.network.tcp import is_tcp
 from clustersim.simulator.network.transport import NET, NVLINK, PCI, GroupProperties, link_class
 
 FEW = 16
 """Transfers up to which each route is found on its own."""
+
+NVLINK_BANDWIDTH = 25e9
+"""bytes/s of one link of NVLink 2 to 4 in one direction (V100, A100 and H100 data sheets: 150, 300, 450 GB/s of 6, 12,
+18 links)."""
+
+MOST_CHANNELS = 32
+"""MAXCHANNELS, NVIDIA/nccl src/include/devcomm.h, v2.10.3."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,11 +200,3 @@ def _nics_have_pairs(cluster: Cluster, devices: Sequence[str], elsewhere: str) -
 def nvlinks(link: Link) -> int:
     """Return the number of NVLinks that *link* bundles; 1 if it is of another kind."""
     return max(1, round(link.bandwidth / NVLINK_BANDWIDTH)) if link_class(link.kind) == NVLINK else 1
-
-
-NVLINK_BANDWIDTH = 25e9
-"""bytes/s of one link of NVLink 2 to 4 in one direction (V100, A100 and H100 data sheets: 150, 300, 450 GB/s of 6, 12,
-18 links)."""
-
-MOST_CHANNELS = 32
-"""MAXCHANNELS, NVIDIA/nccl src/include/devcomm.h, v2.10.3."""

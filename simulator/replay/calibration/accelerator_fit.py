@@ -15,8 +15,8 @@ import numpy as np
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.kernel import Kernel, matmul
 from clustersim.simulator.reading.errors import CalibrationError
-from clustersim.simulator.replay.calibration.measurements import Device, Product, Transfer
-from clustersim.simulator.replay.calibration.robust_regression import Fit, Vector, fit
+from clustersim.simulator.replay.calibration.measurements import DeviceMeasurements, TimedCopy, TimedProduct
+from clustersim.simulator.replay.calibration.robust_regression import Array, RobustFit, fit
 
 PRIOR_DEVIATION = log(3.0)
 """Standard deviation of the logarithm of a device's values about the first estimates: a factor of three."""
@@ -34,8 +34,8 @@ class Entry:
 
     accelerator: Accelerator
     errors: dict[str, float]
-    fit: Fit
-    products: tuple[Product, ...]
+    fit: RobustFit
+    products: tuple[TimedProduct, ...]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class LinkFit:
     errors: tuple[float, float]
 
 
-def entry(device: Device, known: Accelerator | None = None) -> Entry:
+def entry(device: DeviceMeasurements, known: Accelerator | None = None) -> Entry:
     """Return the accelerator that prices the measurements of *device* best.
 
     *known*: the catalogue's accelerator, if any.
@@ -64,12 +64,12 @@ def entry(device: Device, known: Accelerator | None = None) -> Entry:
     if any(not _kernel(product).aligned for product in products):
         start["unaligned_efficiency"] = base.unaligned_efficiency
 
-    def made(values: Vector) -> Accelerator:
+    def made(values: Array) -> Accelerator:
         found = dict(zip(start, map(float, values), strict=True))
         peaks = {name.partition(".")[2]: found.pop(name) for name in start if name.startswith("peak_flops.")}
         return replace(base, **({"peak_flops": peaks} if peaks else {}), **found)  # type: ignore[arg-type]
 
-    def predict(values: Vector) -> Vector:
+    def predict(values: Array) -> Array:
         accelerator = made(values)
         return np.array([accelerator.seconds([_kernel(one)]) for one in products])
 
@@ -80,12 +80,12 @@ def entry(device: Device, known: Accelerator | None = None) -> Entry:
     return Entry(made(found.parameters), errors, found, tuple(products))
 
 
-def products_of_length(device: Device) -> list[Product]:
+def products_of_length(device: DeviceMeasurements) -> list[TimedProduct]:
     """Return the products that take longer than the host takes to launch one; shorter ones wait for the host."""
     return [one for one in device.products if one.seconds > device.launch] or list(device.products)
 
 
-def _kernel(product: Product) -> Kernel:
+def _kernel(product: TimedProduct) -> Kernel:
     return matmul(*product.shape, precision=product.precision)
 
 
@@ -105,7 +105,7 @@ def _start(base: Accelerator, precisions: set[str], known: bool) -> dict[str, fl
     return start if base.sms else {"matmul_efficiency": base.matmul_efficiency}
 
 
-def _memory(device: Device, known: Accelerator | None) -> tuple[float, float]:
+def _memory(device: DeviceMeasurements, known: Accelerator | None) -> tuple[float, float]:
     """bytes/s of copies too large for a cache, apart from the launch, and the relative standard error.
 
     Without copies those of the *known* accelerator stay.
@@ -121,7 +121,7 @@ def _memory(device: Device, known: Accelerator | None) -> tuple[float, float]:
     return float(found.parameters[0]), float(found.errors[0])
 
 
-def fit_link(transfers: Sequence[Transfer]) -> LinkFit:
+def fit_link(transfers: Sequence[TimedCopy]) -> LinkFit:
     """Return the latency and bandwidth that fit *transfers*. Raises `CalibrationError`."""
     if not transfers:
         raise CalibrationError("no transfers were measured")
@@ -133,7 +133,7 @@ def fit_link(transfers: Sequence[Transfer]) -> LinkFit:
     return LinkFit(latency, bandwidth, (float(found.errors[0]), float(found.errors[1])))
 
 
-def _unknown(device: Device) -> Accelerator:
+def _unknown(device: DeviceMeasurements) -> Accelerator:
     """An accelerator whose peaks are the best measured rates."""
     best: dict[str, float] = {}
     for one in device.products:

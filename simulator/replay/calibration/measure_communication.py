@@ -17,14 +17,14 @@ import torch
 import torch.distributed as dist
 
 from clustersim.simulator.replay import clock
-from clustersim.simulator.replay.buffers import ELEMENT, Buffers, elements, required_elements
-from clustersim.simulator.replay.calibration.measurements import SEND, Measurement, Sweep, of_batches
-from clustersim.simulator.replay.communication import KINDS, Call
+from clustersim.simulator.replay.buffers import ELEMENT, MessageBuffers, elements, required_elements
+from clustersim.simulator.replay.calibration.measurements import SEND, Measurement, SizeSweep, of_batches
+from clustersim.simulator.replay.communication import KINDS, LibraryCall
 from clustersim.simulator.replay.rank_process import Member
 from clustersim.simulator.schedule.ops import Collective
 
 
-def measure(member: Member, sweep: Sweep) -> list[Measurement]:
+def measure(member: Member, sweep: SizeSweep) -> list[Measurement]:
     """Measure all of *sweep* as one of its ranks.
 
     Rank 0 returns the measurements, and reports each one after each visit, so that the last report of a case holds.
@@ -59,7 +59,7 @@ class _Timed:
         return self.kind == "broadcast"
 
 
-def _all(member: Member, sweep: Sweep) -> Iterator[_Timed]:
+def _all(member: Member, sweep: SizeSweep) -> Iterator[_Timed]:
     for kind in sweep.kinds:
         for size in sweep.sizes:
             if kind == SEND:
@@ -73,7 +73,7 @@ def _collective(member: Member, kind: str, size: int) -> _Timed:
     op = Collective(name=kind, kind=kind, over="all", nbytes=size)
     source, sink = (torch.zeros(n, device=member.device) for n in required_elements(op, len(ranks)))
     n, m = elements(size), elements(size, len(ranks))
-    call = Call(dist.group.WORLD, ranks, member.rank, 0, n, m, Buffers(source, sink))
+    call = LibraryCall(dist.group.WORLD, ranks, member.rank, 0, n, m, MessageBuffers(source, sink))
     parted = kind in ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
     nbytes = ELEMENT * (m * len(ranks) if parted else n)
     return _Timed(kind, ranks, nbytes, lambda: KINDS[kind](call))
@@ -100,7 +100,7 @@ class _Timer:
     """Times cases on all ranks together. *offset* (s) aligns this rank's clock with that of rank 0; *begun*: when."""
 
     member: Member
-    sweep: Sweep
+    sweep: SizeSweep
     offset: float
     begun: float
 

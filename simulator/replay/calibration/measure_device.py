@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from clustersim.simulator.reading.errors import CalibrationError
-from clustersim.simulator.replay.calibration.measurements import Device, Product, Transfer
+from clustersim.simulator.replay.calibration.measurements import DeviceMeasurements, TimedCopy, TimedProduct
 from clustersim.simulator.replay.computation import DTYPES
 
 BATCHES = 5
@@ -55,15 +55,17 @@ ON_PROCESSORS = ("fp32",)
 """Many processors convert the other precisions to this one."""
 
 
-def measure_device(name: str) -> Device:
+def measure_device(name: str) -> DeviceMeasurements:
     """Measure the device that torch calls *name*, ``cuda``, ``cuda:1`` or ``cpu``. Raises `CalibrationError`."""
     device = _device(name)
     if device.type != "cuda":
-        return Device("cpu", tuple(_products(device, ON_PROCESSORS)), tuple(_copies(device, device)), _launch(device))
+        return DeviceMeasurements(
+            "cpu", tuple(_products(device, ON_PROCESSORS)), tuple(_copies(device, device)), _launch(device)
+        )
     properties = torch.cuda.get_device_properties(device)
     _warm(device)
     host = torch.device("cpu")
-    return Device(
+    return DeviceMeasurements(
         properties.name,
         tuple(_products(device, tuple(DTYPES))),
         tuple(_copies(device, device)),
@@ -85,22 +87,22 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _products(device: torch.device, precisions: tuple[str, ...]) -> Iterator[Product]:
+def _products(device: torch.device, precisions: tuple[str, ...]) -> Iterator[TimedProduct]:
     for precision in precisions:
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         rate = 0.0
         for side in SIDES:
             for depth in DEPTHS:
-                product = Product(precision, (side, side, depth), 0.0)
+                product = TimedProduct(precision, (side, side, depth), 0.0)
                 if rate and product.flops / rate > LONGEST:
                     continue
                 seconds = _product_seconds(device, DTYPES[precision], product.shape)
                 rate = max(rate, product.flops / seconds)
-                yield Product(precision, product.shape, seconds)
+                yield TimedProduct(precision, product.shape, seconds)
         if device.type == "cuda" and precision in UNALIGNED:
             for side in SIDES[-3:]:
                 shape = (side, side + 1, side + 1)
-                yield Product(precision, shape, _product_seconds(device, DTYPES[precision], shape))
+                yield TimedProduct(precision, shape, _product_seconds(device, DTYPES[precision], shape))
 
 
 def _product_seconds(device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int]) -> float:
@@ -110,7 +112,7 @@ def _product_seconds(device: torch.device, dtype: torch.dtype, shape: tuple[int,
     return kernel_seconds(lambda: torch.mm(left, right, out=out), device)
 
 
-def _copies(source: torch.device, target: torch.device) -> Iterator[Transfer]:
+def _copies(source: torch.device, target: torch.device) -> Iterator[TimedCopy]:
     """Copies from memory to memory.
 
     On one device its memory is read and written; between two the bus is crossed once.
@@ -124,7 +126,7 @@ def _copies(source: torch.device, target: torch.device) -> Iterator[Transfer]:
         device = source if source.type == "cuda" else target
         copy = partial(vectors[1].copy_, vectors[0], non_blocking=pinned)
         seconds = timed(copy, device) if pinned else kernel_seconds(copy, device)
-        yield Transfer(nbytes if pinned else 2 * nbytes, seconds)
+        yield TimedCopy(nbytes if pinned else 2 * nbytes, seconds)
 
 
 def _warm(device: torch.device) -> None:

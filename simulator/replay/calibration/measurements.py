@@ -1,7 +1,5 @@
-"""Measurements, which need no torch: a timed communication of one size, and the matrix products, copies and launches
-of a device.
-
-A sweep lists communications to time, over sizes as in nccl-tests.
+"""Measurements, which need no torch: a timed communication of one size, the sizes to time as in nccl-tests, and the
+matrix products, copies and launches of a device.
 """
 
 from __future__ import annotations
@@ -17,6 +15,9 @@ SEND = "send"
 
 MEASURED = (SEND, "all_reduce", "all_gather", "reduce_scatter", "broadcast")
 """The kinds that are measured by default."""
+
+DISTURBED = 1.5
+"""A row that takes so many times as long as one of more bytes was disturbed: fewer bytes never take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SizeSweep:
     """Each of *kinds* over *sizes* (bytes), messages between each of *pairs*.
 
     A time is the least of several batches, each the mean of *iterations* in a row, after *warmup* iterations that do
@@ -86,10 +87,6 @@ def of_batches(kind: str, ranks: tuple[int, ...], nbytes: float, times: Sequence
     return Measurement(kind, ranks, nbytes, least, median(times) / least - 1.0)
 
 
-DISTURBED = 1.5
-"""A row that takes so many times as long as one of more bytes was disturbed: fewer bytes never take longer."""
-
-
 def undisturbed(measurements: Sequence[Measurement]) -> list[Measurement]:
     """Return *measurements* without those that took `DISTURBED` times as long as one of the same kind with more bytes.
 
@@ -120,7 +117,7 @@ def sizes(begin: int, end: int, factor: int = 0, step: int = 0) -> tuple[int, ..
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class TimedProduct:
     """A product of m x k by k x n in *seconds*. *shape*: (m, n, k)."""
 
     precision: str
@@ -135,7 +132,7 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class TimedCopy:
     """*nbytes* read or written in *seconds*."""
 
     nbytes: float
@@ -143,7 +140,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceMeasurements:
     """Measurements of the device *name*. The bytes of copies in its memory are bytes read plus bytes written.
 
     *launch*: s of the host for each kernel of eager training. *to_host* and *to_device* are empty if the device is the
@@ -151,10 +148,10 @@ class Device:
     """
 
     name: str
-    products: tuple[Product, ...]
-    copies: tuple[Transfer, ...]
+    products: tuple[TimedProduct, ...]
+    copies: tuple[TimedCopy, ...]
     launch: float
-    to_host: tuple[Transfer, ...] = ()
-    to_device: tuple[Transfer, ...] = ()
+    to_host: tuple[TimedCopy, ...] = ()
+    to_device: tuple[TimedCopy, ...] = ()
     memory: float | None = None
     sms: int | None = None

@@ -59,7 +59,7 @@ def of_text(text: str, name: str) -> Sweeps:
 
     *name*: of the file, for errors. Raises `CalibrationError` with the line.
     """
-    reader = _Reader(name)
+    reader = _TextReader(name)
     for number, line in enumerate(text.splitlines(), start=1):
         reader.take(number, _LAUNCHER.sub("", line))
     return reader.sweeps()
@@ -76,7 +76,7 @@ def has_rows(text: str) -> bool:
 
 
 @dataclass
-class _Reader:
+class _TextReader:
     """Reads lines one by one. A file may hold several runs."""
 
     name: str

@@ -1,14 +1,14 @@
 """Robust regression of positive parameters of a model on measured times, with relative errors; and the robust least
-squares beneath it: parameters that minimise Huber's loss of residuals, whose scale is estimated with them.
+squares beneath it.
 
-Residuals of at most *huber* times their scale count with their square, larger ones with their size, so that one
-disturbed measurement does not bend the fit (Huber 1964, "Robust Estimation of a Location Parameter").
+*Least squares.* The parameters minimise Huber's loss of the residuals, whose scale is estimated with them. Residuals of
+at most *huber* times their scale count with their square, larger ones with their size, so that one disturbed
+measurement does not bend the fit (Huber 1964, "Robust Estimation of a Location Parameter").
 `scipy.optimize.least_squares` minimises the loss at a given scale. The scale is estimated again, and the loss minimised
 again, until the scale stays as it is.
 
-The residual of a row is log(predicted / measured), so a microsecond and a second weigh the same. Residuals beyond
-Huber's bound count linearly instead of squared, so one disturbed row does not bend the curve. The fit moves the
-logarithms of the parameters: no parameter becomes negative.
+*Regression.* The residual of a row is log(predicted / measured), so a microsecond and a second weigh the same. The fit
+moves the logarithms of the parameters, so no parameter becomes negative.
 """
 
 from __future__ import annotations
@@ -37,6 +37,28 @@ CLEARLY = 0.9
 
 SCALE_TOLERANCE = 1e-3
 """A relative change of the scale that no longer matters: n rows determine it to about 1 / sqrt(n)."""
+
+HUBER = 0.3
+"""Huber's bound in standard deviations. The usual 1.345 suits data with a few disturbed rows. Here the model lacks some
+effects of size (caches, bursts), which must not bend the rest, so absolute deviations count.
+"""
+
+EFFICIENCY = 0.734
+"""Its efficiency for normal errors: (2 F(c) - 1)^2 / (2 F(c) - 1 - 2 c f(c) + 2 c^2 (1 - F(c))) for c = 0.3 with the
+normal distribution F and its density f (Huber, "Robust Statistics", 1981, section 3.2).
+"""
+
+LEAST_SCALE = 1e-6
+"""Lower bound of the residuals' standard deviation, so that exact data have finite weights."""
+
+TOLERANCE = 1e-7
+"""A step that lowers the loss by less than this share, or changes all parameters by less, ends the search."""
+
+EVALUATIONS = 100
+"""Evaluations of the model at most, those for slopes not counted."""
+
+DIFFERENCE = 1e-5
+"""Step of a logarithm in the finite differences: far above rounding, far below the accuracy of a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,42 +165,17 @@ class RobustProblem:
         )
 
 
-Vector = Array
-
-HUBER = 0.3
-"""Huber's bound in standard deviations. The usual 1.345 suits data with a few disturbed rows. Here the model lacks some
-effects of size (caches, bursts), which must not bend the rest, so absolute deviations count.
-"""
-
-EFFICIENCY = 0.734
-"""Its efficiency for normal errors: (2 F(c) - 1)^2 / (2 F(c) - 1 - 2 c f(c) + 2 c^2 (1 - F(c))) for c = 0.3 with the
-normal distribution F and its density f (Huber, "Robust Statistics", 1981, section 3.2).
-"""
-
-LEAST_SCALE = 1e-6
-"""Lower bound of the residuals' standard deviation, so that exact data have finite weights."""
-
-TOLERANCE = 1e-7
-"""A step that lowers the loss by less than this share, or changes all parameters by less, ends the search."""
-
-EVALUATIONS = 100
-"""Evaluations of the model at most, those for slopes not counted."""
-
-DIFFERENCE = 1e-5
-"""Step of a logarithm in the finite differences: far above rounding, far below the accuracy of a time."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Fit:
+class RobustFit:
     """*parameters*, the relative standard error of each, and *residuals* log(predicted / measured) by row.
 
     *covariance*: of the parameters' logarithms. *scale*: the robust standard deviation of the residuals.
     """
 
-    parameters: Vector
-    errors: Vector
-    residuals: Vector
-    covariance: Vector
+    parameters: Array
+    errors: Array
+    residuals: Array
+    covariance: Array
     scale: float
 
     @property
@@ -199,11 +196,11 @@ class Fit:
 
 
 def fit(
-    predict: Callable[[Vector], Vector],
-    start: Vector,
-    measured: Vector,
-    prior_deviation: float | Vector = inf,
-) -> Fit:
+    predict: Callable[[Array], Array],
+    start: Array,
+    measured: Array,
+    prior_deviation: float | Array = inf,
+) -> RobustFit:
     """Return the parameters above 0 (k) with which *predict* fits *measured* best (both n, above 0), from *start* (k).
 
     *prior_deviation*: standard deviation of a parameter's logarithm about its start. Parameters that the rows do not
@@ -214,7 +211,7 @@ def fit(
     _check(start, measured)
     precision = np.broadcast_to(1.0 / np.asarray(prior_deviation, float), start.shape)
 
-    def residuals(logs: Vector) -> Vector:
+    def residuals(logs: Array) -> Array:
         return _logs(predict(np.exp(logs))) - np.log(measured)
 
     problem = RobustProblem(
@@ -230,10 +227,10 @@ def fit(
     rest = residuals(logs)
     scale = _scale(rest, len(start))
     covariance = _covariance(_slopes(residuals, logs), EFFICIENCY / scale**2, precision)
-    return Fit(np.exp(logs), np.sqrt(np.diag(covariance)), rest, covariance, scale)
+    return RobustFit(np.exp(logs), np.sqrt(np.diag(covariance)), rest, covariance, scale)
 
 
-def _check(start: Vector, measured: Vector) -> None:
+def _check(start: Array, measured: Array) -> None:
     if not len(measured):
         raise CalibrationError("there are no measurements to fit")
     wrong = np.flatnonzero(~(np.isfinite(measured) & (measured > 0)))
@@ -243,28 +240,28 @@ def _check(start: Vector, measured: Vector) -> None:
         raise CalibrationError(f"every parameter must start above 0 and finite, not {start.tolist()}")
 
 
-def _logs(times: Vector) -> Vector:
+def _logs(times: Array) -> Array:
     times = np.asarray(times, float)
     if not (np.isfinite(times) & (times > 0)).all():
         raise CalibrationError("the model predicts a time that is not above 0 and finite")
     return np.asarray(np.log(times), float)
 
 
-def _scale(residuals: Vector, parameters: int) -> float:
+def _scale(residuals: Array, parameters: int) -> float:
     """The robust standard deviation about 0, corrected for the degrees of freedom of the parameters."""
     rows = len(residuals)
     free = np.sqrt(rows / max(1, rows - parameters))
     return max(LEAST_SCALE, float(NORMAL_MAD * np.median(np.abs(residuals)) * free))
 
 
-def _slopes(residuals: Callable[[Vector], Vector], logs: Vector) -> Vector:
+def _slopes(residuals: Callable[[Array], Array], logs: Array) -> Array:
     """Return the derivatives of *residuals* at *logs* by finite differences, n x k."""
     steps, rest = DIFFERENCE * np.eye(len(logs)), residuals(logs)
     columns = [(residuals(logs + step) - rest) / DIFFERENCE for step in steps]
     return np.stack(columns, axis=1) if columns else np.zeros((len(rest), 0))
 
 
-def _covariance(slopes: Vector, weight: float, precision: Vector) -> Vector:
+def _covariance(slopes: Array, weight: float, precision: Array) -> Array:
     normal = weight * slopes.T @ slopes + np.diag(precision**2)
     if normal.size and np.linalg.matrix_rank(normal, hermitian=True) < len(normal):
         raise CalibrationError(

@@ -6,19 +6,19 @@ from clustersim import topologies
 from clustersim.scenarios.calibrate.communication import write
 from clustersim.scenarios.calibrate.device import contents, device_report, fitted
 from clustersim.simulator.reading.yaml_and_json import read
-from clustersim.simulator.replay.calibration.measurements import Device, Product, Transfer
+from clustersim.simulator.replay.calibration.measurements import DeviceMeasurements, TimedCopy, TimedProduct
 from clustersim.workloads.software_stack import specification
 
 pytest.importorskip("torch", reason="the measurement needs torch")
 
 
-COPIES = tuple(Transfer(2.0**power, 2e-6 + 2.0**power / 1.6e12) for power in range(20, 32, 2))
+COPIES = tuple(TimedCopy(2.0**power, 2e-6 + 2.0**power / 1.6e12) for power in range(20, 32, 2))
 
 
 def measured(name, sms=None, host=()):
     sides = (256, 1024, 4096)
-    products = tuple(Product("bf16", (s, s, s), 5e-6 + 2 * s**3 / 200e12) for s in sides)
-    return Device(name, products, COPIES, 3.5e-6, host, host, 80e9 if sms else None, sms)
+    products = tuple(TimedProduct("bf16", (s, s, s), 5e-6 + 2 * s**3 / 200e12) for s in sides)
+    return DeviceMeasurements(name, products, COPIES, 3.5e-6, host, host, 80e9 if sms else None, sms)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from clustersim.scenarios.calibrate.measuring import BrokenCalibrationError, mea
 from clustersim.scenarios.commands.command_line import run
 from clustersim.simulator.network.library.calibration_file import loaded
 from clustersim.simulator.reading.yaml_and_json import read
-from clustersim.simulator.replay.calibration.measurements import Sweep
+from clustersim.simulator.replay.calibration.measurements import SizeSweep
 
 pytest.importorskip("torch", reason="ranks need torch")
 
@@ -57,7 +57,7 @@ def test_two_ranks_measure_and_the_file_agrees_with_the_table(capsys):
 
 
 def test_ranks_that_break_off_leave_what_they_measured(tmp_path):
-    sweep = Sweep((8, 16), ("send", "nonsense"), iterations=2, warmup=0, batches=1)
+    sweep = SizeSweep((8, 16), ("send", "nonsense"), iterations=2, warmup=0, batches=1)
     with pytest.raises(BrokenCalibrationError, match=r"rank . failed: KeyError: 'nonsense'") as broken:
         measured(sweep, 2, timeout=60)
     error = with_rows_kept(broken.value, tmp_path / "cal.yaml", "gloo")
@@ -68,7 +68,7 @@ def test_ranks_that_break_off_leave_what_they_measured(tmp_path):
 
 def test_cases_are_visited_in_turn_and_the_least_time_holds():
     told = []
-    sweep = Sweep((8, 4096), ("send", "all_reduce"), iterations=3, warmup=1, batches=2, visits=3, budget=20.0)
+    sweep = SizeSweep((8, 4096), ("send", "all_reduce"), iterations=3, warmup=1, batches=2, visits=3, budget=20.0)
     rows = measured(sweep, 2, timeout=100, on_measurement=told.append)
     assert rows is not None
     cases = [("send", 8), ("send", 4096), ("all_reduce", 8), ("all_reduce", 4096)]
@@ -82,7 +82,7 @@ def test_cases_are_visited_in_turn_and_the_least_time_holds():
 
 def test_the_budget_ends_the_visits_after_the_first():
     told = []
-    sweep = Sweep((8, 16), ("send",), iterations=2, warmup=0, batches=1, visits=5, budget=1e-6)
+    sweep = SizeSweep((8, 16), ("send",), iterations=2, warmup=0, batches=1, visits=5, budget=1e-6)
     assert len(measured(sweep, 2, timeout=60, on_measurement=told.append) or ()) == len(told) == 2
     assert sweep.cases == 2 and sweep.share == 1e-7
 
@@ -91,7 +91,7 @@ def test_an_interrupt_keeps_the_measurements():
     def interrupt(_one):
         raise KeyboardInterrupt
 
-    sweep = Sweep((8, 16), ("send",), iterations=2, warmup=0, batches=1)
+    sweep = SizeSweep((8, 16), ("send",), iterations=2, warmup=0, batches=1)
     with pytest.raises(BrokenCalibrationError, match="interrupted") as broken:
         measured(sweep, 2, timeout=60, on_measurement=interrupt)
     assert len(broken.value.measurements) == 1

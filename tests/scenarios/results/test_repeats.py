@@ -7,8 +7,8 @@ import pytest
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.commands.command_line import run
+from clustersim.simulator.charts.bars import repeats_chart
 from clustersim.simulator.charts.figures import draw_repeats
-from clustersim.simulator.charts.variation import repeats_chart
 from clustersim.simulator.reading.errors import SimulatorError
 
 JITTER = {"simulation.jitter": 0.05, "simulation.seed": 3}
@@ -117,7 +117,7 @@ def test_other_charts_need_the_first_run_only(monkeypatch, capsys):
         assert not seeds
         return []
 
-    monkeypatch.setattr("clustersim.simulator.engine.repeats.step_times", none)
+    monkeypatch.setattr("clustersim.simulator.engine.simulate.step_times", none)
     settings = ["--set", "simulation.jitter=0.05", "--set", "simulation.repeats=500"]
     assert run(["plot", "hello", "timeline", "-o", "one.png", *settings]) == 0
     assert capsys.readouterr().out == "one.png\n"

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from clustersim.scenarios.run.sweep import Sweep
 from clustersim.scenarios.run.sweep_chart import Plot
 from clustersim.scenarios.run.sweep_table import Axis, Row
-from clustersim.simulator.charts.sweep import Cell, HeatMap, heat_map_chart
+from clustersim.simulator.charts.sweep import HeatMap, HeatMapCell, heat_map_chart
 from clustersim.simulator.reading.errors import SimulatorError
 
 TP, MICRO, BANDWIDTH = "parallelism.tp", "training.micro_batch_size", "cluster.bandwidth"
@@ -124,6 +124,6 @@ def test_a_plot_is_named_by_two_or_three_columns() -> None:
 
 
 def test_more_cells_than_can_be_told_apart_are_refused() -> None:
-    cells = HeatMap("x", [str(n) for n in range(61)], "y", ["0"], {(0, 0): Cell(1.0)}, "mfu", "share")
+    cells = HeatMap("x", [str(n) for n in range(61)], "y", ["0"], {(0, 0): HeatMapCell(1.0)}, "mfu", "share")
     with pytest.raises(SimulatorError, match="61 values of x do not fit into a heat map; at most 60 do"):
         heat_map_chart(cells, "")

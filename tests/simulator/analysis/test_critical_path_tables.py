@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from clustersim.simulator.analysis.critical_path import critical_path
+from clustersim.simulator.analysis.critical_path import critical_path, slack
 from clustersim.simulator.analysis.critical_path_tables import lines, tables
-from clustersim.simulator.analysis.slack import slack
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.engine.interface.variation import Variation
 from clustersim.simulator.engine.simulate import simulate

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.results import efficiency
 from clustersim.scenarios.results.step_numbers import StepNumbers
-from clustersim.simulator.analysis.pipeline_bubble import Bubble, explained
+from clustersim.simulator.analysis.metrics import Bubble, bubble_causes
 
 
 def unit(stages: int, micro_batches: int, schedule: str, layers: list[int] | None = None, **network: Any) -> Scenario:
@@ -32,7 +32,7 @@ def found(scenario: Scenario) -> tuple[Bubble, StepNumbers]:
     result, form = scenario.run(), efficiency.bubble(scenario)
     assert form is not None
     assert isinstance(result, StepNumbers)
-    one = explained(result.timeline, form.fraction)
+    one = bubble_causes(result.timeline, form.fraction)
     assert one is not None
     return one, result
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clustersim.simulator.analysis.critical_path import critical_path
+from clustersim.simulator.analysis.critical_path import critical_path, slack
 from clustersim.simulator.analysis.intervals import ONE_INSTANT
-from clustersim.simulator.analysis.slack import slack
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.engine.interface.variation import Variation
 from clustersim.simulator.engine.simulate import simulate

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clustersim.simulator.analysis.intervals import ONE_INSTANT
-from clustersim.simulator.analysis.span_causes import Causes, Place
+from clustersim.simulator.analysis.span_causes import Causes, SpanPlace
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns, Timeline
 from clustersim.simulator.engine.interface.variation import Variation
 from clustersim.simulator.engine.simulate import simulate
@@ -104,7 +104,7 @@ def assert_found(timeline: Timeline) -> None:
     search, causes = Search(timeline), Causes(timeline)
     for rank, step, op in search.end:
         own = causes.spans(rank)
-        cause = causes.cause(Place(rank, int(own.index(step, op))))
+        cause = causes.cause(SpanPlace(rank, int(own.index(step, op))))
         key = None
         if cause is not None:
             there = causes.spans(cause.rank)
@@ -147,9 +147,9 @@ def two_at_a_server(priority: int) -> Timeline:
 def test_what_waits_for_a_server_is_caused_by_what_leaves_it(priority: int, first: int) -> None:
     timeline = two_at_a_server(priority)
     causes = Causes(timeline)
-    assert causes.cause(Place(1 - first, 1)) == Place(first, 1)
-    assert causes.cause(Place(first, 1)) == Place(first, 0)
-    assert causes.cause(Place(first, 0)) is None
+    assert causes.cause(SpanPlace(1 - first, 1)) == SpanPlace(first, 1)
+    assert causes.cause(SpanPlace(first, 1)) == SpanPlace(first, 0)
+    assert causes.cause(SpanPlace(first, 0)) is None
 
 
 def test_a_timeline_that_was_measured_has_no_causes() -> None:
@@ -159,7 +159,7 @@ def test_a_timeline_that_was_measured_has_no_causes() -> None:
     with pytest.raises(
         SimulatorError, match=r"nothing ends at 0\.5 s, when work of rank 0 begins; causes are known of"
     ):
-        Causes(late).cause(Place(0, 0))
+        Causes(late).cause(SpanPlace(0, 0))
 
 
 def test_a_timeline_of_some_ranks_is_refused() -> None:

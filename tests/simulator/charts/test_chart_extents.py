@@ -14,9 +14,9 @@ from clustersim.simulator.analysis import memory
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.charts.bars import breakdown_bars
 from clustersim.simulator.charts.gantt import timeline_chart, variants_chart
-from clustersim.simulator.charts.memory import Held, memory_chart, states_chart
+from clustersim.simulator.charts.memory import PeakMemory, memory_chart, states_chart
 from clustersim.simulator.charts.rank_groups import groups
-from clustersim.simulator.charts.sweep import Cell, HeatMap, SweepPoint, SweepSeries, heat_map_chart, sweep_chart
+from clustersim.simulator.charts.sweep import HeatMap, HeatMapCell, SweepPoint, SweepSeries, heat_map_chart, sweep_chart
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.schedule.ops import Compute
@@ -57,7 +57,10 @@ def test_memory_that_does_not_fit_is_told_in_red(gpipe: Callable[[int, int], Tim
 
 
 def test_bars_of_peak_memory_are_as_long_as_it() -> None:
-    held = {"zero_0": Held({"parameters": 3e9, "optimizer": 12e9}, 10e9), "zero_3": Held({"parameters": 1e9}, 10e9)}
+    held = {
+        "zero_0": PeakMemory({"parameters": 3e9, "optimizer": 12e9}, 10e9),
+        "zero_3": PeakMemory({"parameters": 1e9}, 10e9),
+    }
     figure = states_chart(held, None)
     (axes,) = figure.axes
     bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
@@ -68,7 +71,7 @@ def test_bars_of_peak_memory_are_as_long_as_it() -> None:
     assert [text.get_text() for text in axes.texts] == ["15 GB  DOES NOT FIT", "1 GB"]
     assert inside(figure)
     with pytest.raises(SimulatorError, match="no op holds memory"):
-        states_chart({"none": Held({})}, None)
+        states_chart({"none": PeakMemory({})}, None)
 
 
 def test_several_schedules_share_the_axis_of_the_longest(gpipe: Callable[[int, int], Timeline]) -> None:
@@ -108,7 +111,9 @@ def test_labels_of_a_sweep_do_not_overlap_and_stay_inside() -> None:
     names = [f"a long name of an algorithm {number}" for number in range(20)]
     points = {"": [SweepPoint(float(number), {"step time": 1.0}) for number in range(20)]}
     cells = {
-        (row, column): Cell(1.0 + row, row != column, row + column == 0) for row in range(3) for column in range(20)
+        (row, column): HeatMapCell(1.0 + row, row != column, row + column == 0)
+        for row in range(3)
+        for column in range(20)
     }
     for figure in (
         sweep_chart(SweepSeries("algorithm", "", points, names), "sweep"),

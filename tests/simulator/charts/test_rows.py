@@ -7,7 +7,7 @@ import pytest
 from clustersim.simulator.analysis.timeline import Columns, Timeline
 from clustersim.simulator.charts.palette import COPY, WAIT, axis_paint, in_order, paint_of
 from clustersim.simulator.charts.pipeline import pipeline_ranks, pipeline_rows, stretches
-from clustersim.simulator.charts.rows import MOST_ROWS, Row, Shown, chosen, rows, shown, shown_window
+from clustersim.simulator.charts.rows import MOST_ROWS, ChartRow, Shown, chosen, rows, shown, shown_window
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.pipeline_order import Action
@@ -15,7 +15,7 @@ from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 
 
-def seconds(row: Row) -> dict[str, float]:
+def seconds(row: ChartRow) -> dict[str, float]:
     return {boxes.paint.label: float((boxes.end - boxes.begin).sum()) for boxes in row.boxes}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.run.running import communicator, variation
-from clustersim.simulator.engine import repeats
+from clustersim.simulator.engine import simulate
 from clustersim.simulator.engine.interface.variation import Variation
 from clustersim.simulator.engine.simulate import Simulation, packed
 from clustersim.simulator.network.library.communicator import Communicator
@@ -54,23 +54,23 @@ def test_a_repeat_has_the_step_time_of_a_separate_run_with_its_seed(case, engine
     shared, seeds = simulation(*CASES[case], engine), [3, 1, 4, 0]
     alone = [replace(shared, variation=replace(shared.variation, seed=seed)).run().step_time for seed in seeds]
     assert len(set(alone)) == len(seeds)
-    assert repeats.step_times(shared, seeds) == alone
+    assert simulate.step_times(shared, seeds) == alone
 
 
 def test_no_seeds():
-    assert repeats.step_times(simulation("hello", JITTER, "compiled"), []) == []
+    assert simulate.step_times(simulation("hello", JITTER, "compiled"), []) == []
 
 
 def test_memory_bounds_the_number_of_concurrent_runs(monkeypatch):
     shared = simulation("hello", JITTER, "compiled")
-    times = repeats.step_times(shared, range(5))
-    monkeypatch.setattr(repeats, "MOST_BYTES", 1)
-    assert repeats.step_times(shared, range(5)) == times
+    times = simulate.step_times(shared, range(5))
+    monkeypatch.setattr(simulate, "MOST_BYTES", 1)
+    assert simulate.step_times(shared, range(5)) == times
 
 
 def test_progress_is_the_mean_of_all_runs():
     shared = simulation("hello", JITTER, "compiled")
-    repeats.step_times(shared, range(3))
+    simulate.step_times(shared, range(3))
     assert shared.fraction == 1.0
 
 
@@ -84,4 +84,4 @@ def test_a_deadlock_is_raised():
     cluster = uniform(gpus=2, hosts=0, bandwidth=1e9, latency=1e-6)
     network = Communicator(cluster, packed(schedule, cluster), ideal(), "flow", {})
     with pytest.raises(DeadlockError):
-        repeats.step_times(Simulation(schedule, network, variation=Variation(jitter=0.1), engine="compiled"), [0, 1])
+        simulate.step_times(Simulation(schedule, network, variation=Variation(jitter=0.1), engine="compiled"), [0, 1])

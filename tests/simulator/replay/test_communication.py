@@ -15,7 +15,7 @@ RANKS, ROOT = 3, 1
 
 def executed(member, op):
     """Each rank's sink and source after *op*. Rank r sends r + 1 plus the place of each element's part."""
-    from clustersim.simulator.replay.buffers import Buffers, required_elements
+    from clustersim.simulator.replay.buffers import MessageBuffers, required_elements
     from clustersim.simulator.replay.communication import Communication
     from clustersim.simulator.replay.rendezvous import rendezvous_of
 
@@ -24,7 +24,7 @@ def executed(member, op):
     communication.open()
     source, sink = required_elements(op, RANKS)
     part = max(1, source // RANKS)
-    buffers = Buffers(10.0 * (member.rank + 1) + torch.arange(source) // part, torch.zeros(sink))
+    buffers = MessageBuffers(10.0 * (member.rank + 1) + torch.arange(source) // part, torch.zeros(sink))
     communication.execute(op, rendezvous_of(schedule, member.rank)[0], buffers)
     return buffers.source.tolist(), buffers.sink.tolist()
 

@@ -9,7 +9,7 @@ import pytest
 
 from clustersim.simulator.reading.errors import ReplayError
 from clustersim.simulator.replay.launch import launch
-from clustersim.simulator.replay.rank_process import Place
+from clustersim.simulator.replay.rank_process import NetworkPlace
 
 torch = pytest.importorskip("torch")
 
@@ -94,7 +94,7 @@ def test_time_runs_out():
 
 def test_a_missing_namespace():
     with pytest.raises(ReplayError, match=r"rank 0 failed: FileNotFoundError: .*nowhere"):
-        launch(process, [""], places=[Place(0, namespace="nowhere")], timeout=60.0)
+        launch(process, [""], places=[NetworkPlace(0, namespace="nowhere")], timeout=60.0)
 
 
 def test_nccl_without_gpus():

@@ -5,7 +5,14 @@ from collections import Counter
 import pytest
 
 from clustersim.simulator.replay.buffers import members
-from clustersim.simulator.replay.rendezvous import CollectiveRendezvous, Message, channels, pairs, rendezvous_of, tags
+from clustersim.simulator.replay.rendezvous import (
+    CollectiveRendezvous,
+    MessageRendezvous,
+    channels,
+    pairs,
+    rendezvous_of,
+    tags,
+)
 from clustersim.simulator.schedule.ops import Collective, Recv, Send
 from tests.simulator.replay.schedules import KINDS, scenario
 
@@ -43,5 +50,5 @@ def test_streams_have_channels_of_their_own(schedule):
             if isinstance(rendezvous, CollectiveRendezvous):
                 assert rendezvous.channel.stream == op.stream
                 assert ranks_of[rendezvous.channel] == members(schedule, rank, op)
-            if isinstance(rendezvous, Message):
+            if isinstance(rendezvous, MessageRendezvous):
                 assert rank in (rendezvous.sender, rendezvous.receiver)

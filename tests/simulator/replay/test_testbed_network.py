@@ -40,12 +40,12 @@ def calibrated() -> Transport:
     work on the machine would make all their simulated times too long.
     """
     from clustersim.simulator.replay.calibration.measure_communication import measure
-    from clustersim.simulator.replay.calibration.measurements import SEND, Measurement, Sweep
+    from clustersim.simulator.replay.calibration.measurements import SEND, Measurement, SizeSweep
     from clustersim.simulator.replay.calibration.transport_fit import calibrate
     from clustersim.simulator.replay.launch import launch
 
     devices = STAR.gpus[:2]
-    sweep = Sweep(sizes=(8, 1000, 500_000, 1_000_000, 2_000_000), kinds=(SEND,), budget=8.0)
+    sweep = SizeSweep(sizes=(8, 1000, 500_000, 1_000_000, 2_000_000), kinds=(SEND,), budget=8.0)
     with testbed.build(STAR, devices) as built:
 
         def swept() -> list[Measurement]:

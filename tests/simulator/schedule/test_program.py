@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.simulator.schedule.ops import Collective, Compute, Delay
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
 
@@ -54,6 +54,24 @@ def test_column_equals_per_op():
 
     assert program().column(known, int).tolist() == program().per_op(known) == [0, 1, 2, 1, 2]
     assert not len(Program("idle", ()).column(known))
+
+
+def test_a_column_may_count_only_some_kinds_of_ops():
+    program = Program("a", (Delay(name="x", seconds=3.0), Compute(name="y", kernels=())))
+    assert program.column(lambda op: op.seconds, only=(Delay,)).tolist() == [3.0, 0.0]
+
+
+def test_a_program_knows_its_computations_and_servers():
+    ops = (
+        Delay(name="wait", seconds=1.0),
+        Compute(name="sum", kernels=(), server="cpu 1"),
+        Compute(name="update", kernels=(), on="host", releases="cpu 0"),
+    )
+    program = Program("a", ops)
+    assert [op.name for op in program.computations()] == ["sum", "update"]
+    assert program.servers() == ["cpu 1", "cpu 0"]
+    assert program.computes_on_host
+    assert not Program("b", ops[:2]).computes_on_host
 
 
 def test_mapping_templates_equals_mapping_all_ops():

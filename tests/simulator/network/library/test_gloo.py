@@ -8,8 +8,8 @@ from fractions import Fraction
 import pytest
 
 from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.hardware.links import PAYLOAD
 from clustersim.simulator.network.library.gloo import gloo
-from clustersim.simulator.network.tcp import PAYLOAD
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.program import Program

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from clustersim import topologies
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.links import ONE_CORE
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.gloo import STACK, gloo
 from clustersim.simulator.network.library.ideal import ideal
 from clustersim.simulator.network.library.nccl import nccl
-from clustersim.simulator.network.tcp import ONE_CORE
 from clustersim.simulator.network.transport import Transport
 from clustersim.topologies.uniform_and_tree import uniform
 

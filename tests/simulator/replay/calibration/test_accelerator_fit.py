@@ -11,7 +11,7 @@ from clustersim.simulator.reading.errors import CalibrationError
 from clustersim.simulator.replay.calibration import measure_device as measuring
 from clustersim.simulator.replay.calibration.accelerator_fit import entry, fit_link
 from clustersim.simulator.replay.calibration.measure_device import measure_device
-from clustersim.simulator.replay.calibration.measurements import Device, Product, Transfer
+from clustersim.simulator.replay.calibration.measurements import DeviceMeasurements, TimedCopy, TimedProduct
 from clustersim.topologies.catalogue import GPUS, device
 
 torch = pytest.importorskip("torch", reason="the measurement needs torch")
@@ -28,16 +28,18 @@ def timed(accelerator, precisions, noise=0.02):
         return float(seconds * np.exp(noise * random.standard_normal()))
 
     products = tuple(
-        Product(p, (side, side, k), about(accelerator.seconds([matmul(side, side, k, precision=p)])))
+        TimedProduct(p, (side, side, k), about(accelerator.seconds([matmul(side, side, k, precision=p)])))
         for p in precisions
         for side in measuring.SIDES
         for k in measuring.DEPTHS
     )
     rate = accelerator.memory_bandwidth * accelerator.memory_efficiency
     # vectors in a cache are read four times as fast
-    copies = tuple(Transfer(2 * n, about(2e-6 + 2 * n / rate / (4 if n < 32e6 else 1))) for n in measuring.VECTORS)
-    host_copies = tuple(Transfer(n, about(9e-6 + n / 21e9)) for n in measuring.VECTORS)
-    return Device("x", products, copies, LAUNCH, host_copies, host_copies, accelerator.memory_bytes, accelerator.sms)
+    copies = tuple(TimedCopy(2 * n, about(2e-6 + 2 * n / rate / (4 if n < 32e6 else 1))) for n in measuring.VECTORS)
+    host_copies = tuple(TimedCopy(n, about(9e-6 + n / 21e9)) for n in measuring.VECTORS)
+    return DeviceMeasurements(
+        "x", products, copies, LAUNCH, host_copies, host_copies, accelerator.memory_bytes, accelerator.sms
+    )
 
 
 def test_the_efficiencies_of_a_gpu_of_the_catalogue():
@@ -70,7 +72,7 @@ def test_the_link_to_the_host():
 
 def test_nothing_measured():
     with pytest.raises(CalibrationError, match="no products were measured"):
-        entry(Device("x", (), (Transfer(1e6, 1e-3), Transfer(1e7, 1e-2)), LAUNCH))
+        entry(DeviceMeasurements("x", (), (TimedCopy(1e6, 1e-3), TimedCopy(1e7, 1e-2)), LAUNCH))
 
 
 def test_this_processor_is_a_device(monkeypatch):

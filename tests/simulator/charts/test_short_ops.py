@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from clustersim.simulator.analysis.timeline import Floats
 from clustersim.simulator.charts.palette import COPY, PHASE_PAINTS, WAIT, Paint
 from clustersim.simulator.charts.rows import Boxes
-from clustersim.simulator.charts.shades import Drawn, Shades, colours, drawn, merged
+from clustersim.simulator.charts.short_ops import Drawn, Shades, colours, drawn, merged
 
 F, B = PHASE_PAINTS["F"], PHASE_PAINTS["B"]
 COLUMNS = 50
