@@ -1,5 +1,6 @@
-"""Keys of models of images: the `model:` section of kind vision, and the entries of `layers:` in a convolutional
-model, with torch's keys.
+"""Keys of models of images, named as torch names them.
+
+They are the `model:` section of kind vision, and the entries of `layers:` in a convolutional model.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ from clustersim.workloads.architectures.model_keys import (
     with_plain_keys,
 )
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.operator_names import Fused
+from clustersim.workloads.operators.operator_names import Fused, fuses
 
 
 class TransformerSpecification(Named, ExpertKeys, LatentKeys):
@@ -290,7 +290,6 @@ class ConvolutionalSpecification(Named):
         """The model with products in *precision*, norms fused with what follows them or not."""
         from clustersim.workloads.architectures.convolutional import ConvolutionalBuilder
         from clustersim.workloads.operators.convolution import Image
-        from clustersim.workloads.operators.operator_names import fuses
 
         builder = ConvolutionalBuilder(
             Image(*self.image),

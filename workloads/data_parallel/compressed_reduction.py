@@ -1,10 +1,10 @@
 """A compressed reduction of a bucket: kernels that encode, messages, and kernels that decode.
 
-A method says what it does with a bucket (`Code`). Here its ops are placed as torch places those of a communication
-hook: the hook runs when the bucket is full, so that its first kernels are on the stream of the backward pass. What
-follows a message runs on a stream of its own, beside the backward pass (torch, csrc/distributed/c10d/reducer.cpp,
-``run_comm_hook``; the callbacks of a CUDA future have streams from a pool, ATen/core/ivalue_inl.h). A hook that
-synchronises with the GPU blocks the backward pass until it has ended.
+A method says what it does with a bucket (`BucketCode`). Here its ops are placed as torch places those of a
+communication hook: the hook runs when the bucket is full, so that its first kernels are on the stream of the backward
+pass. What follows a message runs on a stream of its own, beside the backward pass (torch,
+csrc/distributed/c10d/reducer.cpp, ``run_comm_hook``; the callbacks of a CUDA future have streams from a pool,
+ATen/core/ivalue_inl.h). A hook that synchronises with the GPU blocks the backward pass until it has ended.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class BucketCode:
     """What a method does with a bucket: *rounds*, then the kernels that *decode*.
 
     *sent*: bytes of the encoded gradients of one rank. *held*: bytes from the first kernel to the last. *kept*: bytes
@@ -68,7 +68,7 @@ class Code:
 class Coding(Compute):
     """Kernels of compression. The first op of a bucket says that its *gradients* are *sent* in so many bytes.
 
-    *decodes*: it is the last op of the bucket. *warm_up*, *start*: as in `Code`.
+    *decodes*: it is the last op of the bucket. *warm_up*, *start*: as in `BucketCode`.
     """
 
     gradients: float = 0.0
@@ -83,7 +83,7 @@ class Compressed:
     """A reduction by *reduce* that encodes a bucket by *code*."""
 
     reduce: Reduction
-    code: Callable[[Bucket], Code]
+    code: Callable[[Bucket], BucketCode]
 
     def __call__(self, bucket: Bucket) -> Iterable[Op]:
         """The ops that reduce *bucket*."""
@@ -98,7 +98,7 @@ def wrapped(reduction: Reduction, reduce: Reduction) -> Reduction:
 def compressed(
     reduction: Reduction,
     method: str,
-    code: Callable[[Bucket, str], Code],
+    code: Callable[[Bucket, str], BucketCode],
     refused: Mapping[str, str] | None = None,
 ) -> Compressed:
     """*reduction* with buckets that *method* encodes by *code*.
@@ -116,7 +116,7 @@ def compressed(
             raise ScenarioError(f"compression: {method} is not possible here: {why}")
         return ops[0]
 
-    def coded(bucket: Bucket) -> Code:
+    def coded(bucket: Bucket) -> BucketCode:
         return code(bucket, plain(bucket).kind)
 
     def reduce(bucket: Bucket) -> Iterator[Op]:
@@ -125,12 +125,12 @@ def compressed(
     return Compressed(reduce, coded)
 
 
-def _all_messages(code: Code) -> Iterator[CodedMessage]:
+def _all_messages(code: BucketCode) -> Iterator[CodedMessage]:
     for one in code.rounds:
         yield from one.messages
 
 
-def _ops(reduction: Reduction, bucket: Bucket, code: Code, plain: Collective) -> Iterator[Op]:
+def _ops(reduction: Reduction, bucket: Bucket, code: BucketCode, plain: Collective) -> Iterator[Op]:
     """Yield the ops of *code*; *plain*: the collective of *reduction* for *bucket*. The last one frees its buffer."""
     blocking = plain.stream == BLOCKING
     later = BLOCKING if blocking or code.synchronous else plain.stream if code.beside else f"{plain.stream}.hook"

@@ -1,10 +1,6 @@
 """A model is a list of layers. A layer has its parameters, its kernels in each phase and the bytes that it keeps.
 
-The passes use models only through these two classes.
-
-A layer made of operators.
-
-Models cut over a grid of ranks: transformers in two, two and a half and three dimensions, images by a domain.
+The passes use models only through `Model` and `Layer`. Most layers are made of operators (`OperatorLayer`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, 
 
 if TYPE_CHECKING:
     from clustersim.workloads.architectures.shape import Shape
-    from clustersim.workloads.operators.attentions.context_parallel import Context as Cut
+    from clustersim.workloads.operators.attentions.context_parallel import ContextCut
 
 CONTEXT = "cp"
 
@@ -65,12 +65,12 @@ class Context(Parallelism):
         return self
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> ContextCut:
         """How sequences are cut."""
-        from clustersim.workloads.operators.attentions.context_parallel import Context as Cut
+        from clustersim.workloads.operators.attentions.context_parallel import ContextCut
 
         method = "ring" if self.cp_method in (None, "zigzag") else str(self.cp_method)
-        return Cut(CONTEXT, self.cp, method, zigzag=self.cp_layout != "contiguous")
+        return ContextCut(CONTEXT, self.cp, method, zigzag=self.cp_layout != "contiguous")
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """The degree of ``cp``; no axis at all if it is 1."""
@@ -100,7 +100,7 @@ class Context(Parallelism):
         return {"cp_method": self.cut.method, **layout}
 
 
-def _check_length(shape: Shape, cut: Cut, name: str) -> None:
+def _check_length(shape: Shape, cut: ContextCut, name: str) -> None:
     """Raise `ScenarioError` unless the chunks of a sequence are equal, also on the shards of sequence parallelism."""
     from clustersim.workloads.architectures.shape import nearest_divisors
 
@@ -116,10 +116,10 @@ def _check_length(shape: Shape, cut: Cut, name: str) -> None:
         raise ScenarioError(f"{what} cp {cut.ranks} x tp {shards}, which sequence_parallel needs")
 
 
-def _check_attention(shape: Shape, cut: Cut, name: str) -> None:
+def _check_attention(shape: Shape, cut: ContextCut, name: str) -> None:
     """Raise `ScenarioError` if the attention of *shape* cannot be cut so."""
     from clustersim.workloads.architectures.shape import nearest_divisors
-    from clustersim.workloads.operators.attentions.cross_attention import Memory
+    from clustersim.workloads.operators.attentions.cross_attention import MemoryAttention
 
     if cut.method == "ulysses":
         groups, ranks = shape.key_value_heads, cut.ranks
@@ -133,7 +133,7 @@ def _check_attention(shape: Shape, cut: Cut, name: str) -> None:
             good = " or ".join(str(n) for n in nearest_divisors(groups, ranks) if n > 1) or "ring"
             what = f"cp = {ranks} does not divide the {groups} key and value heads of {name}{part}, nor they it"
             raise ScenarioError(f"{what}; {why}, or repeats of one; try {good}")
-        if isinstance(shape.attention, Memory):
+        if isinstance(shape.attention, MemoryAttention):
             raise ScenarioError(f"cp = {cut.ranks}: the heads of a memory are parameters, which cp does not cut; try 1")
     elif shape.attention != "flash":
         raise ScenarioError(

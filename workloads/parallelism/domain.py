@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -19,12 +19,9 @@ from clustersim.simulator.reading.quantities import Count
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.mesh import Axis, Mesh
 from clustersim.workloads.operators.lowering import Overlap
-from clustersim.workloads.operators.model import Model, Way
+from clustersim.workloads.operators.model import Model, OperatorLayer, Way
 from clustersim.workloads.operators.parameter import REPLICAS
 from clustersim.workloads.parallelism._parallelism import Parallelism
-
-if TYPE_CHECKING:
-    from clustersim.workloads.operators.model import OperatorLayer
 
 DOMAIN = "domain"
 """The axis of the Pr ranks."""
@@ -68,7 +65,6 @@ class Domain(Parallelism):
         if self.domain == 1:
             return model
         from clustersim.workloads.operators.grids.domain import divided
-        from clustersim.workloads.operators.model import OperatorLayer
         from clustersim.workloads.operators.sharded import Side
 
         layers = [layer for layer in model.layers if isinstance(layer, OperatorLayer)]

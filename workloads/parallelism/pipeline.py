@@ -32,9 +32,9 @@ from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.operators.parameter import REPLICAS
 from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, TrainingStep, divisors
 from clustersim.workloads.parallelism._pipeline_messages import (
-    Message,
     MessagePlan,
     Parts,
+    PipelineMessage,
     late_recompute,
     message_plans,
 )
@@ -231,7 +231,7 @@ class Pipeline(Parallelism):
                 raise
             raise ScheduleError(f"{self.schedule} failed: {type(error).__name__}: {error}") from error
         if not isinstance(order, Order):
-            raise ScheduleError(f"{self.schedule} must return simulator.schedule.Order, not {type(order).__name__}")
+            raise ScheduleError(f"{self.schedule} must return clustersim.Order, not {type(order).__name__}")
         if "." in self.schedule and not is_file(self.schedule):
             self._check_own(order, micro_batches)
         return order
@@ -299,6 +299,8 @@ def pipeline_parallel(
     coordinates = schedule.mesh.axes[PIPELINE].places(schedule.mesh.world_size)[1].tolist()
     if list(schedule.program_of) != coordinates:
         raise ScheduleError(f"pipeline_parallel wants one program for each coordinate of {PIPELINE}")
+    if len(schedule.programs) == 1:
+        return schedule
     layers = {layer.name: layer for layer in model.layers}
     rows = [list(actions(program, "FBIW")) for program in schedule.programs]
     boundaries = _boundaries(schedule, layers, micro_batch_size)
@@ -349,7 +351,9 @@ def _with_messages(program: Program, row: Sequence[tuple[int, Action]], plan: Me
     return program.with_templated_ops(TemplatedOps.from_names(templates, blocks))
 
 
-def _joined(ops: Sequence[Op], incoming: Sequence[Message], outgoing: Sequence[Message]) -> Iterator[Op]:
+def _joined(
+    ops: Sequence[Op], incoming: Sequence[PipelineMessage], outgoing: Sequence[PipelineMessage]
+) -> Iterator[Op]:
     """*ops*: the first Compute of an action waits for its *incoming* message, its *outgoing* one follows the last."""
     awaited = {message.wanted: message for message in incoming}
     sent = {message.made: message for message in outgoing}

@@ -11,7 +11,7 @@ from collections.abc import Sequence as Several
 
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.workloads.memory.chains.segments import advance
-from clustersim.workloads.memory.chains.sequence import TAPE, TURN, ChainSequence, Kind, Operation
+from clustersim.workloads.memory.chains.sequence import TAPE, TURN, ChainOperation, ChainSequence, Kind
 
 FIXED = ("full", "uniform", "block")
 """The methods that follow from the number of layers alone."""
@@ -51,24 +51,24 @@ def swapping_all(length: int) -> ChainSequence:
     >>> str(swapping_all(2))
     'F1e O1t F2e W1t Loss BLoss P1t B2 B1'
     """
-    forward: list[Operation] = []
-    backward: list[Operation] = []
+    forward: list[ChainOperation] = []
+    backward: list[ChainOperation] = []
     for number in range(1, length + 1):
-        forward.append(Operation(Kind.SAVE, number))
-        backward.insert(0, Operation(Kind.BACKWARD, number))
+        forward.append(ChainOperation(Kind.SAVE, number))
+        backward.insert(0, ChainOperation(Kind.BACKWARD, number))
         if number > 1:
-            forward.append(Operation(Kind.WAIT, number - 1, TAPE))
-            backward.insert(0, Operation(Kind.PREFETCH, number - 1, TAPE))
+            forward.append(ChainOperation(Kind.WAIT, number - 1, TAPE))
+            backward.insert(0, ChainOperation(Kind.PREFETCH, number - 1, TAPE))
         if number < length:
-            forward.append(Operation(Kind.OFFLOAD, number, TAPE))
+            forward.append(ChainOperation(Kind.OFFLOAD, number, TAPE))
     return ChainSequence((*forward, TURN, *backward))
 
 
 def _of_groups(groups: Several[Several[int]], length: int) -> ChainSequence:
     """The sequence in which each of *groups*, of neighbouring layers, is run again as a whole."""
     begins = {group[0]: group for group in groups}
-    forward: list[Operation] = []
-    backward: list[list[Operation]] = []
+    forward: list[ChainOperation] = []
+    backward: list[list[ChainOperation]] = []
     number = 1
     while number <= length:
         group = begins.get(number, [])
@@ -76,8 +76,8 @@ def _of_groups(groups: Several[Several[int]], length: int) -> ChainSequence:
             forward += advance(group[0], group[-1])
         else:
             group = [number]
-            forward.append(Operation(Kind.SAVE, number))
-        again = [Operation(Kind.SAVE, one) for one in group] if number in begins else []
-        backward.append([*again, *(Operation(Kind.BACKWARD, one) for one in reversed(group))])
+            forward.append(ChainOperation(Kind.SAVE, number))
+        again = [ChainOperation(Kind.SAVE, one) for one in group] if number in begins else []
+        backward.append([*again, *(ChainOperation(Kind.BACKWARD, one) for one in reversed(group))])
         number = group[-1] + 1
     return ChainSequence((*forward, TURN, *(operation for part in reversed(backward) for operation in part)))

@@ -57,7 +57,7 @@ a_(l-1) and its tape without a_l."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ChainOperation:
     """One operation on *layer*, counted from 1; *tensor* (`ACTIVATION` or `TAPE`) is what a transfer copies."""
 
     kind: Kind
@@ -70,7 +70,7 @@ class Operation:
         return f"{self.kind.value[0]}{self.layer}{self.kind.value[1:]}{self.tensor}"
 
 
-TURN = Operation(Kind.TURN)
+TURN = ChainOperation(Kind.TURN)
 
 _OPERATION = re.compile(r"Loss BLoss|\b(F)(\d+)([nce])\b|\b(B)(\d+)()\b|\b([OPW])(\d+)([at])\b")
 
@@ -83,9 +83,9 @@ class ChainSequence:
     'F1c F2e Loss BLoss B2 F1e B1'
     """
 
-    operations: tuple[Operation, ...]
+    operations: tuple[ChainOperation, ...]
 
-    def __iter__(self) -> Iterator[Operation]:
+    def __iter__(self) -> Iterator[ChainOperation]:
         return iter(self.operations)
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ class ChainSequence:
         return sum(one.kind.is_forward for one in self.operations)
 
     @classmethod
-    def made(cls, operations: Iterable[Operation]) -> ChainSequence:
+    def made(cls, operations: Iterable[ChainOperation]) -> ChainSequence:
         """The sequence of *operations*."""
         return cls(tuple(operations))
 
@@ -124,13 +124,13 @@ class ChainSequence:
         return cls(tuple(_operation(match) for match in _OPERATION.finditer(text)))
 
 
-def _operation(match: re.Match[str]) -> Operation:
+def _operation(match: re.Match[str]) -> ChainOperation:
     if match.lastindex is None:
         return TURN
     letter, number, suffix = (group for group in match.groups() if group is not None)
     if letter in "OPW":
-        return Operation(Kind(letter), int(number), suffix)
-    return Operation(Kind(letter + suffix), int(number))
+        return ChainOperation(Kind(letter), int(number), suffix)
+    return ChainOperation(Kind(letter + suffix), int(number))
 
 
 Pass = tuple[str, int]
@@ -193,16 +193,18 @@ def _waiting(passes: Several[Pass]) -> list[Pass]:
     return found
 
 
-def _observed_operation(passes: Several[Pass], index: int) -> Operation:
+def _observed_operation(passes: Several[Pass], index: int) -> ChainOperation:
     phase, number = passes[index]
     if phase == "B":
-        return Operation(Kind.BACKWARD, number)
+        return ChainOperation(Kind.BACKWARD, number)
     if phase in "OWP":
         forward = _observed_operation(passes, passes.index(("F", number)))
         saved = forward.kind is Kind.SAVE
-        return Operation(Kind(phase), number, TAPE) if saved else Operation(Kind(phase), number - 1, ACTIVATION)
+        return (
+            ChainOperation(Kind(phase), number, TAPE) if saved else ChainOperation(Kind(phase), number - 1, ACTIVATION)
+        )
     later = [place for place in range(index + 1, len(passes)) if passes[place] == ("R", number)]
     if not later:
-        return Operation(Kind.SAVE, number)
+        return ChainOperation(Kind.SAVE, number)
     handed = any(one == ("R", number - 1) for one in passes[index + 1 : later[0]])
-    return Operation(Kind.FORWARD if handed else Kind.CHECKPOINT, number)
+    return ChainOperation(Kind.FORWARD if handed else Kind.CHECKPOINT, number)

@@ -20,7 +20,7 @@ from clustersim.simulator.schedule.ops import Compute, Copy, Op
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.memory.chains.sequence import ACTIVATION, ChainSequence, Kind, Operation
+from clustersim.workloads.memory.chains.sequence import ACTIVATION, ChainOperation, ChainSequence, Kind
 from clustersim.workloads.memory.recompute import RUN, stage_layers
 from clustersim.workloads.operators.model import Model
 
@@ -88,7 +88,7 @@ OFFLOAD, PREFETCH = "offload", "prefetch"
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class ActivationTransfer:
     """*nbytes* of *place* that are copied to the host and back; ops are indices in the program.
 
     The copy to the host begins after the op *made*. The op *awaited_by* waits for it; None: no op does. The copy back
@@ -142,7 +142,7 @@ def _name(place: Place, phase: str, end: str) -> str:
     return f"{Action(phase, stage, micro_batch)}.{layer} {end}"
 
 
-def with_transfers(program: Program, transfers: Iterable[Transfer]) -> Program:
+def with_transfers(program: Program, transfers: Iterable[ActivationTransfer]) -> Program:
     """*program*, which has no placeholders, with the copies of *transfers*."""
     ops = program.ops
     behind: defaultdict[int, list[Copy]] = defaultdict(list)
@@ -176,7 +176,7 @@ def _block(ops: Sequence[Op], start: int, behind: dict[int, list[Copy]], waits: 
 
 
 @dataclass(frozen=True, slots=True)
-class Buffers:
+class CopyBuffers:
     """How far copies run apart from the computation.
 
     *outstanding*: copies to the host that may be under way when a forward pass begins. *ahead*: layer passes between
@@ -187,7 +187,7 @@ class Buffers:
     ahead: int = 1
 
 
-def offloaded(schedule: Schedule, layers: Collection[str], buffers: Buffers = Buffers()) -> Schedule:
+def offloaded(schedule: Schedule, layers: Collection[str], buffers: CopyBuffers = CopyBuffers()) -> Schedule:
     """*schedule* with the activations of *layers* (names) on the host between forward and backward pass.
 
     Where the backward pass of a layer follows soon, as for the last layers, its activations stay: the copy back would
@@ -217,14 +217,16 @@ def named_layers(model: Model, wanted: Sequence[str | int]) -> list[str]:
     return found
 
 
-def _offloaded(program: Program, layers: Collection[str], buffers: Buffers) -> Program:
+def _offloaded(program: Program, layers: Collection[str], buffers: CopyBuffers) -> Program:
     if program.on != "gpu" or not any(op.layer in layers for op in program.distinct()):
         return program
     whole = program.materialise()
     return with_transfers(whole, _transfers(layer_passes(whole.ops), layers, buffers))
 
 
-def _transfers(passes: Sequence[LayerPass], layers: Collection[str], buffers: Buffers) -> Iterator[Transfer]:
+def _transfers(
+    passes: Sequence[LayerPass], layers: Collection[str], buffers: CopyBuffers
+) -> Iterator[ActivationTransfer]:
     """The transfers of the *layers* whose backward pass comes late enough."""
     forwards = [number for number, one in enumerate(passes) if one.forward]
     backward: dict[Place, int] = {}
@@ -242,7 +244,7 @@ def _transfers(passes: Sequence[LayerPass], layers: Collection[str], buffers: Bu
             continue
         limit = count + 1 + buffers.outstanding
         awaited_by = passes[forwards[limit]].first if limit < len(forwards) else None
-        yield Transfer(one.place, one.kept, one.last, awaited_by, passes[trigger].last, passes[due].first)
+        yield ActivationTransfer(one.place, one.kept, one.last, awaited_by, passes[trigger].last, passes[due].first)
 
 
 def offloaded_by(schedule: Schedule, sequences: Mapping[int, ChainSequence]) -> Schedule:
@@ -271,7 +273,7 @@ def offloaded_by(schedule: Schedule, sequences: Mapping[int, ChainSequence]) -> 
 
 def _planned_transfers(
     sequence: ChainSequence, of: tuple[int, int | None], names: Sequence[str], runs: Mapping[Run, LayerPass]
-) -> Iterator[Transfer]:
+) -> Iterator[ActivationTransfer]:
     """The transfers of *sequence* for the stage and the micro-batch *of*; *names*: the layers of the stage."""
     computed = _computed(sequence, of, names, runs)
     order = list(runs.values())
@@ -289,7 +291,7 @@ def _planned_transfers(
         needed = next(computed[n] for n, one in operations[asked:] if n in computed and one.layer == number)
         kept = runs[place, "F"].kept
         if kept > 0.0:
-            yield Transfer(
+            yield ActivationTransfer(
                 place,
                 kept,
                 made=next(computed[n].last for n in range(index, -1, -1) if n in computed),
@@ -316,5 +318,5 @@ def _computed(
     return found
 
 
-def _as(transfer: Operation, kind: Kind) -> Operation:
-    return Operation(kind, transfer.layer, transfer.tensor)
+def _as(transfer: ChainOperation, kind: Kind) -> ChainOperation:
+    return ChainOperation(kind, transfer.layer, transfer.tensor)

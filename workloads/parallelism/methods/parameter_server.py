@@ -23,7 +23,7 @@ from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.buckets import Bucket
-from clustersim.workloads.data_parallel.compressed_reduction import Code, Coding, Compressed
+from clustersim.workloads.data_parallel.compressed_reduction import BucketCode, Coding, Compressed
 from clustersim.workloads.data_parallel.gradients import weights_by_stage
 from clustersim.workloads.data_parallel.sharded_states import of_shard
 from clustersim.workloads.memory.compute import update_op
@@ -99,7 +99,7 @@ class ParameterServer(ReducingMethod):
             code=self._code(step),
         )
 
-    def _code(self, step: TrainingStep) -> Code | None:
+    def _code(self, step: TrainingStep) -> BucketCode | None:
         """How a GPU encodes all its gradients; None without compression."""
         if self.compression is None:
             return None
@@ -148,7 +148,7 @@ def parameter_server(
     servers: int = 1,
     optimizer: str | Optimizer = "sgd",
     gradient_dtype: str | None = None,
-    code: Code | None = None,
+    code: BucketCode | None = None,
 ) -> Schedule:
     """Return *schedule*, of one stage, with replicas along ``dp`` and *servers* host ranks, numbered after the GPUs.
 
@@ -193,7 +193,7 @@ def _exchange(what: str, kind: str, server: int, nbytes: float, after: tuple[str
     return Collective(name=name, kind=kind, over=axis, nbytes=nbytes, algorithm="direct", stream=axis, after=after)
 
 
-def _coded(body: list[Op], code: Code, gradients: float) -> list[Op]:
+def _coded(body: list[Op], code: BucketCode, gradients: float) -> list[Op]:
     """*body* between the kernels that decode what was pulled and those that encode its *gradients* (bytes)."""
     encoding = tuple(kernel for one in code.rounds for kernel in one.kernels)
     encode = Coding(name="encode", kernels=encoding, gradients=gradients, sent=code.sent, warm_up=code.warm_up)
