@@ -24,8 +24,15 @@ from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
-from clustersim.workloads.data_parallel.compressed_reduction import Compressed, wrapped
+from clustersim.workloads.data_parallel.buckets import (
+    NO_COPIES,
+    Bucket,
+    BucketCopies,
+    Compressed,
+    Reduction,
+    Weights,
+    wrapped,
+)
 from clustersim.workloads.memory.optimizer import NORMS
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.parameter import REPLICAS

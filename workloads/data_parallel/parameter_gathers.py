@@ -22,8 +22,7 @@ from clustersim.simulator.hardware.kernel import Operation, measured, memory_bou
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, Weights
-from clustersim.workloads.data_parallel.compressed_reduction import wrapped
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, Weights, wrapped
 from clustersim.workloads.data_parallel.gradients import updated_stages
 from clustersim.workloads.data_parallel.sharded_states import added
 

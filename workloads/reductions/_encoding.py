@@ -15,8 +15,7 @@ from typing import Literal
 
 from clustersim.simulator.hardware.kernel import Kernel, matmul, memory_bound
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.workloads.data_parallel.buckets import Bucket
-from clustersim.workloads.data_parallel.compressed_reduction import BucketCode, CodedMessage, Round
+from clustersim.workloads.data_parallel.buckets import Bucket, BucketCode, CodedMessage, Round
 
 SECTOR = 32
 """Bytes of the smallest access to a GPU's memory: an element at a random place costs as many (NVIDIA, "CUDA C++ Best

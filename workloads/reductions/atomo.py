@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from clustersim.simulator.hardware.kernel import memory_bound
 from clustersim.simulator.reading.quantities import Count
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import (
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
     BucketCode,
     CodedMessage,
     Compressed,
+    Reduction,
     Round,
     compressed,
 )

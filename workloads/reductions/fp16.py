@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from clustersim.simulator.hardware.kernel import BYTES
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import (
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
     BucketCode,
     CodedMessage,
     Compressed,
+    Reduction,
     Round,
     compressed,
 )

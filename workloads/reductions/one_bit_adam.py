@@ -13,11 +13,12 @@ from typing import Literal
 
 from clustersim.simulator.hardware.kernel import Kernel, memory_bound
 from clustersim.simulator.reading.quantities import Fraction
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import (
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
     BucketCode,
     CodedMessage,
     Compressed,
+    Reduction,
     Round,
     compressed,
 )

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from clustersim.simulator.hardware.kernel import Kernel, memory_bound
 from clustersim.simulator.reading.quantities import Count, Flag, Index, Ratio
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import (
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
     BucketCode,
     CodedMessage,
     Compressed,
+    Reduction,
     Round,
     compressed,
 )

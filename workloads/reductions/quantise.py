@@ -13,8 +13,7 @@ from pydantic import BeforeValidator
 
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading.quantities import Count, Flag, whole_number
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import BucketCode, Compressed, compressed
+from clustersim.workloads.data_parallel.buckets import Bucket, BucketCode, Compressed, Reduction, compressed
 from clustersim.workloads.reductions._encoding import SCALE, Exchange, Quantiser, passes
 
 GROUP = 512

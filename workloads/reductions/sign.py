@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from clustersim.simulator.hardware.kernel import Kernel, memory_bound
 from clustersim.simulator.reading.quantities import Flag
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import BucketCode, Compressed, compressed
+from clustersim.workloads.data_parallel.buckets import Bucket, BucketCode, Compressed, Reduction, compressed
 from clustersim.workloads.reductions._encoding import Exchange, Quantiser, passes
 
 INT = 4

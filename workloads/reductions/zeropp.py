@@ -17,8 +17,15 @@ from collections.abc import Iterable
 from clustersim.simulator.hardware.kernel import memory_bound
 from clustersim.simulator.reading.quantities import Count, Flag
 from clustersim.simulator.schedule.ops import Op
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import BucketCode, CodedMessage, Round, compressed, wrapped
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
+    BucketCode,
+    CodedMessage,
+    Reduction,
+    Round,
+    compressed,
+    wrapped,
+)
 from clustersim.workloads.data_parallel.parameter_gathers import Gathering
 from clustersim.workloads.data_parallel.sharded_states import REPLICA, SHARD
 from clustersim.workloads.operators.parameter import REPLICAS

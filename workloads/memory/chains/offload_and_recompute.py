@@ -23,11 +23,21 @@ from math import ceil, inf
 from clustersim.simulator.reading import lookup
 from clustersim.workloads.memory.chains.chain import Chain
 from clustersim.workloads.memory.chains.execution import executed_with_copies
-from clustersim.workloads.memory.chains.fixed_methods import fixed_sequence, saving_all, swapping_all
 from clustersim.workloads.memory.chains.offload_and_recompute_tables import SAVED, Filling, Rules
 from clustersim.workloads.memory.chains.optimal_checkpointing import BudgetError, least_together, optimal_together
-from clustersim.workloads.memory.chains.segments import EXACT, Segments, Slots, advance, slots_of
-from clustersim.workloads.memory.chains.sequence import ACTIVATION, TAPE, TURN, ChainOperation, ChainSequence, Kind
+from clustersim.workloads.memory.chains.segments import EXACT, Segments, Slots, slots_of
+from clustersim.workloads.memory.chains.sequence import (
+    ACTIVATION,
+    TAPE,
+    TURN,
+    ChainOperation,
+    ChainSequence,
+    Kind,
+    advance,
+    fixed_sequence,
+    saving_all,
+    swapping_all,
+)
 
 COMPILED = "clustersim.workloads.memory.chains.offload_and_recompute_compiled"
 """The module with the loops. It is imported when a plan is made: compilation takes seconds the first time."""

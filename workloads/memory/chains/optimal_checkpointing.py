@@ -25,9 +25,16 @@ from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.reading.units import show
 from clustersim.workloads.memory.chains.chain import Chain
 from clustersim.workloads.memory.chains.execution import Execution, executed
-from clustersim.workloads.memory.chains.fixed_methods import fixed_sequence, saving_all
-from clustersim.workloads.memory.chains.segments import STAYS, Choices, Seconds, Segments, Slots, advance, slots_of
-from clustersim.workloads.memory.chains.sequence import TURN, ChainOperation, ChainSequence, Kind
+from clustersim.workloads.memory.chains.segments import STAYS, Choices, Seconds, Segments, Slots, slots_of
+from clustersim.workloads.memory.chains.sequence import (
+    TURN,
+    ChainOperation,
+    ChainSequence,
+    Kind,
+    advance,
+    fixed_sequence,
+    saving_all,
+)
 
 Found = dict[tuple[int, int], tuple[float, int]]
 """By segment: (peak without its input, choice)."""

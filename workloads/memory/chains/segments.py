@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.workloads.memory.chains.chain import Chain
-from clustersim.workloads.memory.chains.sequence import ChainOperation, Kind
+from clustersim.workloads.memory.chains.sequence import ChainOperation, Kind, advance
 
 PER_MICRO_BATCH = 500
 """Slots for each micro-batch in flight, as in the paper (Beaumont et al. 2019, arXiv:1911.13214, section 5.2)."""
@@ -166,12 +166,6 @@ class Segments:
             seconds = shifted(self.seconds(first + 1, last), self.tape[first]) + layer.forward + layer.backward
         seconds[: self.peak_saving(first, gradient)] = inf
         return seconds
-
-
-def advance(first: int, last: int) -> Iterator[ChainOperation]:
-    """Forward passes of layers *first* ... *last* that keep the input of the first and the output of the last."""
-    yield ChainOperation(Kind.CHECKPOINT, first)
-    yield from (ChainOperation(Kind.FORWARD, number) for number in range(first + 1, last + 1))
 
 
 def shifted(seconds: Seconds, slots: int) -> Seconds:

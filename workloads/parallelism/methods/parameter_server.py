@@ -22,8 +22,7 @@ from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.data_parallel.buckets import Bucket
-from clustersim.workloads.data_parallel.compressed_reduction import BucketCode, Coding, Compressed
+from clustersim.workloads.data_parallel.buckets import Bucket, BucketCode, Coding, Compressed
 from clustersim.workloads.data_parallel.gradients import weights_by_stage
 from clustersim.workloads.data_parallel.sharded_states import of_shard
 from clustersim.workloads.memory.compute import update_op
