@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import Kernel
@@ -329,7 +329,3 @@ def _named(operator: Operator, phase: str, samples: int) -> Iterator[Segment]:
 
 def _halves(phase: str) -> str:
     return "IW" if phase == "B" else phase
-
-
-Way = Literal["domain", "model", "batch"]
-"""How a layer of a convolutional model is divided."""
