@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from clustersim.simulator.reading.quantities import Count, Flag, Index, Quantity, Section, number
+from clustersim.simulator.reading.quantities import BelongsTo, Count, Flag, Index, Quantity, Section, number
 from clustersim.simulator.reading.validation import Fault, listed
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class LoraKeys(Section):
     """Probability of dropout before an adapter, 0 to 1; above 0 its kernels and masks count."""
     quantised: Literal["nf4", "fp4"] | None = None
     """Format of the frozen weights of the layers; by default that of the model. nf4: QLoRA."""
-    double_quantisation: Flag = True
+    double_quantisation: Annotated[Flag, BelongsTo("quantised", to="quantised weights; give quantised: nf4 too")] = True
     """The scales of quantised weights are quantised too, as in QLoRA."""
 
     def lora(self) -> Lora:
@@ -214,5 +214,3 @@ class LoraKeys(Section):
             raise Fault(("lora", "targets"), "gate belongs to an activation with two products, such as swiglu")
         if self.rank > hidden_size:
             raise Fault(("lora", "rank"), f"{self.rank} is more than the hidden_size of {hidden_size}")
-        if not self.double_quantisation and self.quantised is None:
-            raise Fault(("lora", "double_quantisation"), "belongs to quantised weights; give quantised: nf4 too")

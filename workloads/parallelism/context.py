@@ -8,12 +8,12 @@ context parallelism guide; Llama 3, arXiv:2407.21783, section 3.3.2; torchtitan,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.simulator.reading.quantities import Count
+from clustersim.simulator.reading.quantities import BelongsTo, Count
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.mesh import Axis, Mesh
 from clustersim.workloads.operators.model import Model
@@ -36,6 +36,9 @@ def _degrees(job: Job, chosen: Chosen) -> Sequence[int]:
     return divisors(gpus, max(1, job.tokens // LEAST_TOKENS))
 
 
+OF_SEVERAL = BelongsTo("cp", to="context parallelism, but cp is 1")
+
+
 class Context(Parallelism):
     """Context parallelism: ranks hold a part of every sequence each."""
 
@@ -46,18 +49,15 @@ class Context(Parallelism):
 
     cp: Count = 1
     """Ranks that share every sequence."""
-    cp_method: Literal["ring", "zigzag", "all_gather", "ulysses"] | None = None
+    cp_method: Annotated[Literal["ring", "zigzag", "all_gather", "ulysses"] | None, OF_SEVERAL] = None
     """ring (the default) passes keys and values around, all_gather gathers them, ulysses exchanges positions for heads
     (fewer key and value heads than ranks are repeated); zigzag is ring with cp_layout: zigzag."""
-    cp_layout: Literal["zigzag", "contiguous"] | None = None
+    cp_layout: Annotated[Literal["zigzag", "contiguous"] | None, OF_SEVERAL] = None
     """Positions of a rank: zigzag (the default, an early and a late chunk: equal work under a causal mask) or
     contiguous."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        for key in ("cp_method", "cp_layout"):
-            if self.cp == 1 and getattr(self, key) is not None:
-                raise Fault(key, "belongs to context parallelism, but cp is 1")
         if self.cp_method == "ulysses" and self.cp_layout is not None:
             raise Fault("cp_layout", "belongs to ring and all_gather; with ulysses a rank attends to all positions")
         if self.cp_method == "zigzag" and self.cp_layout == "contiguous":

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from clustersim.simulator.hardware.kernel import BYTES, Operation, memory_bound
-from clustersim.simulator.reading.quantities import Count, Flag, Index, Size
+from clustersim.simulator.reading.quantities import BelongsTo, Count, Flag, Index, Size
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.mesh import Axis
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
@@ -36,6 +36,9 @@ from clustersim.workloads.pipelines._asynchronous import SteadyState
 GRADIENT_SUM = Operation("sum of gradients", "elementwise")
 
 
+OF_OVERLAP = BelongsTo("overlap", to="overlap: true; without it each server has one piece")
+
+
 class ParameterServer(ReducingMethod):
     """Hosts keep the parameters, sharded over *servers* of them."""
 
@@ -47,10 +50,10 @@ class ParameterServer(ReducingMethod):
     """Hosts that share the parameters."""
     overlap: Flag = False
     """Gradients are pushed beside the backward pass, layer by layer, and weights pulled before a layer reads them."""
-    partition: Size | None = None
+    partition: Annotated[Size | None, OF_OVERLAP] = None
     """Bytes of the pieces in which tensors are pushed and pulled, for overlap; by default whole tensors. BytePS has
     4 MB."""
-    priority: Flag = False
+    priority: Annotated[Flag, OF_OVERLAP] = False
     """Of the pieces that wait, that of the first layer goes first (BytePS, ByteScheduler), for overlap; by default the
     one that is ready first."""
     staleness: Index | Literal["async"] = 0
@@ -58,12 +61,8 @@ class ParameterServer(ReducingMethod):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.partition is not None and not self.overlap:
-            raise Fault("partition", "belongs to overlap: true; without it each server has one piece")
         if self.compression is not None and self.in_parts:
             raise Fault("compression", "belongs to one push of all gradients: leave overlap and staleness away")
-        if self.priority and not self.overlap:
-            raise Fault("priority", "belongs to overlap: true; without it each server has one piece")
         return self
 
     @property
