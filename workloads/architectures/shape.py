@@ -8,7 +8,7 @@ from math import ceil
 
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.workloads.architectures.attention_keys import Window
-from clustersim.workloads.operators.attentions.context_parallel import ALONE, ContextCut
+from clustersim.workloads.operators.attentions.context_parallel import ALONE, Context
 from clustersim.workloads.operators.attentions.core_attention import AttentionKind, Latent
 from clustersim.workloads.operators.experts.experts import Experts
 from clustersim.workloads.operators.lora import Lora
@@ -93,7 +93,7 @@ class Shape:
     relative_attention_num_buckets: int = 32
     num_nextn_predict_layers: int = 0
     low: LowPrecision | None = None
-    context: ContextCut = ALONE
+    context: Context = ALONE
     document_length: tuple[int, ...] = ()
     attention_bias: bool = False
     attention_sinks: bool = False

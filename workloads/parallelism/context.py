@@ -22,7 +22,7 @@ from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, 
 
 if TYPE_CHECKING:
     from clustersim.workloads.architectures.shape import Shape
-    from clustersim.workloads.operators.attentions.context_parallel import ContextCut
+    from clustersim.workloads.operators.attentions.context_parallel import Context as ContextCut
 
 CONTEXT = "cp"
 
@@ -67,7 +67,7 @@ class Context(Parallelism):
     @property
     def cut(self) -> ContextCut:
         """How sequences are cut."""
-        from clustersim.workloads.operators.attentions.context_parallel import ContextCut
+        from clustersim.workloads.operators.attentions.context_parallel import Context as ContextCut
 
         method = "ring" if self.cp_method in (None, "zigzag") else str(self.cp_method)
         return ContextCut(CONTEXT, self.cp, method, zigzag=self.cp_layout != "contiguous")

@@ -20,7 +20,7 @@ from clustersim.workloads.operators.sharded import ShardedOperator
 
 
 @dataclass(frozen=True, slots=True)
-class ContextCut:
+class Context:
     """Sequences are cut over *ranks* ranks of the axis *over*, which attend by *method*; *zigzag*: their layout."""
 
     over: str = ""
@@ -29,11 +29,11 @@ class ContextCut:
     zigzag: bool = True
 
 
-ALONE = ContextCut()
+ALONE = Context()
 """Every rank has whole sequences."""
 
 
-def cut_over(attention: FlashAttention, context: ContextCut, *, fused_sum: bool = True) -> FlashAttention:
+def cut_over(attention: FlashAttention, context: Context, *, fused_sum: bool = True) -> FlashAttention:
     """*attention* of one rank's positions as *context* has it: unchanged if the rank has whole sequences.
 
     *fused_sum*: as `RingAttention` has it.
@@ -52,7 +52,7 @@ Pass = Literal["forward", "backward"]
 class ContextAttention(FlashAttention):
     """Flash attention of a rank with *length* positions, one of the ranks of *context*."""
 
-    context: ContextCut = ALONE
+    context: Context = ALONE
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """The kernels of all segments."""
@@ -214,7 +214,7 @@ PACKING = Operation("packing by receiver", "elementwise", "attention")
 
 
 def positions_for_heads(
-    inner: tuple[Operator, ...], context: ContextCut, sizes: tuple[int, int, int, int], precision: str
+    inner: tuple[Operator, ...], context: Context, sizes: tuple[int, int, int, int], precision: str
 ) -> tuple[Operator, ...]:
     """*inner*, the attention of all positions of a part of the heads, with the all-to-alls around it.
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.workloads.operators.attentions.context_parallel import (
-    ContextCut,
+    Context,
     GatheredAttention,
     RingAttention,
     cut_over,
@@ -31,7 +31,7 @@ def attention(length: int, *, causal: bool = True, window: int = 0) -> FlashAtte
 
 
 def cut(ranks: int, method: str, *, zigzag: bool = True, chunk: int = 64, **options: object) -> FlashAttention:
-    return cut_over(attention(2 * chunk, **options), ContextCut("cp", ranks, method, zigzag))  # type: ignore[arg-type]
+    return cut_over(attention(2 * chunk, **options), Context("cp", ranks, method, zigzag))  # type: ignore[arg-type]
 
 
 def of_rank(kernels: tuple[Kernel, ...], rank: int) -> list[Kernel]:
@@ -101,7 +101,7 @@ def test_blocks_of_a_ring() -> None:
 def test_sums_of_blocks() -> None:
     """One kernel reads a result and adds it in fp32; torch's operators move 38 bytes for each element of 16 bits."""
     fused = cut(2, "ring", zigzag=False, causal=False)
-    apart = cut_over(attention(128, causal=False), ContextCut("cp", 2, "ring", zigzag=False), fused_sum=False)
+    apart = cut_over(attention(128, causal=False), Context("cp", 2, "ring", zigzag=False), fused_sum=False)
     elements = 128 * HEADS * SIZE
     assert [op.forward(1)[-1].nbytes / elements for op in (fused, apart)] == [10, 38]
     assert [op.forward(1)[-1].launches for op in (fused, apart)] == [1, 4]
@@ -139,7 +139,7 @@ def test_positions_for_heads() -> None:
     """An all-to-all each for queries, keys, values and output; backward their gradients go the other way."""
     inner = CoreAttention(512, HEADS // 4, GROUPS // 4, SIZE, precision="bf16")
     packed, core, unpacked = positions_for_heads(
-        (inner,), ContextCut("cp", 4, "ulysses"), (128, HEADS, GROUPS, SIZE), "bf16"
+        (inner,), Context("cp", 4, "ulysses"), (128, HEADS, GROUPS, SIZE), "bf16"
     )
     queries, keys = (2 * 128 * heads * SIZE * WIDTH for heads in (HEADS, GROUPS))
     (forward,), (backward,) = core.segments("F", 2), core.segments("I", 2)
@@ -158,7 +158,7 @@ def test_positions_for_heads() -> None:
 
 def test_attention_around_several_operators_is_exchanged_once() -> None:
     parts = tuple(CoreAttention(512, 2, 1, SIZE, precision="bf16") for _ in range(3))
-    made = positions_for_heads(parts, ContextCut("cp", 4, "ulysses"), (128, HEADS, GROUPS, SIZE), "bf16")[1:-1]
+    made = positions_for_heads(parts, Context("cp", 4, "ulysses"), (128, HEADS, GROUPS, SIZE), "bf16")[1:-1]
     exchanged = [[len(operator.segments(phase, 1)[0].exchanges) for operator in made] for phase in "FI"]
     assert exchanged == [[3, 0, 1], [3, 0, 1]]
     assert [len(operator.segments("F", 1)[0].before) for operator in made] == [3, 0, 0]
@@ -168,11 +168,11 @@ def test_attention_around_several_operators_is_exchanged_once() -> None:
 def test_what_a_rank_keeps(method: str) -> None:
     """Its share of queries, keys, values and statistics, as flash attention over the whole keeps them."""
     whole = attention(1024)
-    one = cut_over(attention(256), ContextCut("cp", 4, method))
+    one = cut_over(attention(256), Context("cp", 4, method))
     assert 4 * one.kept_bytes(3) == whole.kept_bytes(3)
     assert 4 * one.recomputable_bytes(3) == whole.recomputable_bytes(3)
     assert isinstance(one, RingAttention if method == "ring" else GatheredAttention)
-    assert cut_over(whole, ContextCut()) is whole
+    assert cut_over(whole, Context()) is whole
 
 
 def test_kernels_by_coordinate() -> None:
