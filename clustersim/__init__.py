@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
     from clustersim.workloads.architectures.shape import Shape
     from clustersim.workloads.architectures.specification import model
-    from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-    from clustersim.workloads.data_parallel.compressed_reduction import compressed
+    from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, compressed
     from clustersim.workloads.data_parallel.gradients import map_replicas, reduce_gradients, weights_by_stage
     from clustersim.workloads.memory.chains.chain import Chain
     from clustersim.workloads.memory.chains.optimal_checkpointing import optimal
@@ -219,8 +218,8 @@ _HOMES = {
     "workloads.data_parallel.buckets": (
         "Bucket",
         "Reduction",
+        "compressed",
     ),
-    "workloads.data_parallel.compressed_reduction": ("compressed",),
     "workloads.data_parallel.gradients": (
         "map_replicas",
         "reduce_gradients",

@@ -102,7 +102,7 @@ def test_a_run_loads_the_passes_of_its_scenario_only() -> None:
         "clustersim.simulator.engine.compiled.",
         "clustersim.simulator.network.library.nccl",
         "clustersim.workloads.architectures.encoder_decoder",
-        "clustersim.workloads.architectures.convolutional",
+        "clustersim.workloads.architectures.image_models",
         "clustersim.workloads.memory.chains.",
         "clustersim.workloads.operators.grids.",
         "clustersim.workloads.parallelism.methods.",

@@ -20,7 +20,8 @@ from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.reading import lookup, units
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import UnreadableFile, read_text
-from clustersim.simulator.reading.quantities import check_size, written
+from clustersim.simulator.reading.plain_text import written
+from clustersim.simulator.reading.quantities import check_size
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.reading.yaml_and_json import parse_json, shown_at
 from clustersim.topologies.catalogue import CPUS, GPUS, device

@@ -35,7 +35,6 @@ from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.gradients import actions
 from clustersim.workloads.memory.chains.chain import Chain, LayerSeconds, stage_chain
-from clustersim.workloads.memory.chains.fixed_methods import saving_all
 from clustersim.workloads.memory.chains.offload_and_recompute import (
     KARMA,
     POFO,
@@ -45,8 +44,8 @@ from clustersim.workloads.memory.chains.offload_and_recompute import (
 )
 from clustersim.workloads.memory.chains.offload_and_recompute_tables import Rules
 from clustersim.workloads.memory.chains.optimal_checkpointing import BudgetError, least_together, optimal_together
-from clustersim.workloads.memory.chains.sequence import ChainSequence
-from clustersim.workloads.memory.offload.activations import Buffers, named_layers, offloaded
+from clustersim.workloads.memory.chains.sequence import ChainSequence, saving_all
+from clustersim.workloads.memory.offload.activations import CopyBuffers, named_layers, offloaded
 from clustersim.workloads.memory.recompute import check_not_recomputed, stage_layers
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.parallelism._parallelism import TrainingStep
@@ -66,7 +65,7 @@ def with_activations_offloaded(schedule: Schedule, training: Training, model: Mo
     names = [layer.name for layer in model.layers]
     if isinstance(offload.activations, list):
         names = named_layers(model, offload.activations)
-    return offloaded(schedule, names, Buffers(offload.outstanding, offload.ahead))
+    return offloaded(schedule, names, CopyBuffers(offload.outstanding, offload.ahead))
 
 
 def planned_offload(offload: Offload | None, recompute: str, network: Communicator, ranks: int) -> Plan | None:

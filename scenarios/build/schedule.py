@@ -23,7 +23,12 @@ from clustersim.simulator.schedule.pipeline_order import Order
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.composition import merged, on_layouts, weight_axes
-from clustersim.workloads.data_parallel.gradients import gradient_norm, split_tensor_norms
+from clustersim.workloads.data_parallel.gradients import (
+    accumulated,
+    accumulated_bytes,
+    gradient_norm,
+    split_tensor_norms,
+)
 from clustersim.workloads.memory.compute import PIPELINE, compute
 from clustersim.workloads.operators.by_coordinate import with_neighbours
 from clustersim.workloads.operators.lowering import Overlap
@@ -243,8 +248,6 @@ def _computation(
         replicas=derived.by_stage,
     )
     if parallelism.data.whole_gradients and step.model.optimizer_seconds is None:
-        from clustersim.workloads.data_parallel.gradients import accumulated, accumulated_bytes
-
         dtype, how = step.gradient_dtype or step.model.precision, step.software.accumulation
         nbytes = accumulated_bytes(how, step.model.precision, dtype, derived.micro_batches)
         schedule = accumulated(schedule, step.model, nbytes)

@@ -13,7 +13,7 @@ from typing import Any
 from clustersim.scenarios.exchange.source_file import SourceFile
 from clustersim.simulator.reading.document import Path, Position
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.simulator.reading.quantities import written
+from clustersim.simulator.reading.plain_text import written
 
 RUN: Mapping[str, str] = {
     "run.program": "the training program",

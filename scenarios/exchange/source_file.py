@@ -18,8 +18,7 @@ from clustersim.scenarios.exchange.program_keys import without_effect
 from clustersim.simulator.reading.document import Document, Path, Position, dotted
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import UnreadableFile, read_text
-from clustersim.simulator.reading.plain_text import printable, text_fault
-from clustersim.simulator.reading.quantities import written
+from clustersim.simulator.reading.plain_text import printable, text_fault, written
 from clustersim.simulator.reading.yaml_and_json import read_document
 
 LARGEST = 4 * 2**20

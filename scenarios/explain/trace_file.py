@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim.simulator.reading.errors import TraceError
-from clustersim.simulator.reading.plain_text import printable
-from clustersim.simulator.reading.quantities import written
+from clustersim.simulator.reading.plain_text import printable, written
 
 LARGEST = 2 * 2**30
 """Bytes of JSON of one rank, uncompressed. A trace of a few steps has some 100 MB; Python needs ten times as much."""

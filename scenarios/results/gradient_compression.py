@@ -11,7 +11,7 @@ from clustersim.simulator.analysis.intervals import partition
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.schedule.ops import Compute, Op
-from clustersim.workloads.data_parallel.compressed_reduction import Coding
+from clustersim.workloads.data_parallel.buckets import Coding
 
 MODEL, ENCODING, DECODING, OTHER = range(4)
 """Kinds of op, the one that counts first if several run at a time."""

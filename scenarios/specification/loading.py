@@ -11,7 +11,7 @@ from typing import Any
 from clustersim.simulator.reading.document import Document, Path, Position, dotted, merged, part, replaced
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.lookup import UnknownName, data_file, is_path, names, nearest, told
-from clustersim.simulator.reading.quantities import written
+from clustersim.simulator.reading.plain_text import written
 from clustersim.simulator.reading.validation import close_matches, listed, near
 from clustersim.simulator.reading.yaml_and_json import read, read_value
 from clustersim.workloads.architectures.model_keys import is_config, plain_path, with_plain_keys

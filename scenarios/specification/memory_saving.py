@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from clustersim.simulator.reading.quantities import Count, Flag, Fraction, Index, Section, Size
+from clustersim.simulator.reading.quantities import BelongsTo, Count, Flag, Fraction, Index, Section, Size
 from clustersim.simulator.reading.validation import Fault, listed, near
 from clustersim.workloads.operators.operator_names import RECOMPUTABLE, Recomputable, Rule
 
@@ -30,6 +30,10 @@ def _recompute_of_word(value: Any) -> Any:
     return value
 
 
+def _of_method(*methods: str) -> BelongsTo:
+    return BelongsTo("method", *methods, to=f"method: {listed(methods)}, not to {{value}}")
+
+
 class Recompute(Section):
     """Activations that are computed again in the backward pass."""
 
@@ -37,34 +41,26 @@ class Recompute(Section):
     """none, selective (attention), full (each layer), uniform (groups of num_layers layers keep the input of the
     group), block (the first num_layers layers of each stage), operators (those that are named, or by every), optimal
     (the fastest within budget). Required."""
-    num_layers: Count | None = None
+    num_layers: Annotated[Count | None, _of_method(*GROUPED)] = None
     """Of uniform, the layers of a group; of block, the layers that are recomputed; by default 1."""
-    operators: Annotated[list[Recomputable], Field(min_length=1)] | None = None
+    operators: Annotated[Annotated[list[Recomputable], Field(min_length=1)] | None, _of_method("operators")] = None
     """Of operators: attention (core attention), experts (a mixture and its exchanges), mla_up (what makes queries, keys
     and values of latent attention), norm, swiglu (activation functions), as Megatron-LM's --recompute-modules."""
-    every: Count | None = None
+    every: Annotated[Count | None, _of_method("operators")] = None
     """Of operators: each matrix product with a number that is a multiple of it, and all that is no product, runs again,
     as torchtitan's selective checkpoints by operator with 2."""
-    budget: Literal["auto"] | Size | None = None
+    budget: Annotated[Literal["auto"] | Size | None, _of_method("optimal")] = None
     """Of optimal, the bytes of activations on each GPU; by default auto: what states, buffers and reserves leave of its
     memory."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Recompute:
-        if self.num_layers is not None and self.method not in GROUPED:
-            raise Fault("num_layers", f"belongs to method: uniform or block, not to {self.method}")
-        by_operator = self.method == "operators"
-        for key in ("operators", "every"):
-            if getattr(self, key) is not None and not by_operator:
-                raise Fault(key, f"belongs to method: operators, not to {self.method}")
-        if by_operator and (self.operators is None) == (self.every is None):
+        if self.method == "operators" and (self.operators is None) == (self.every is None):
             raise Fault(
                 "operators", f"needs one of operators, a list of {', '.join(RECOMPUTABLE)}, and every, such as 2"
             )
         if self.every == 1:
             raise Fault("every", "must be 2 or more; take method: full for 1")
-        if self.budget is not None and self.method != "optimal":
-            raise Fault("budget", f"belongs to method: optimal, not to {self.method}")
         return self
 
     def __str__(self) -> str:
@@ -99,7 +95,14 @@ def _not_none(share: float) -> float:
     return share
 
 
-CHOICES = "none", "all", "auto", "karma"
+PLANNED = "auto", "karma"
+"""Words for which a programme chooses the activations that are copied."""
+
+CHOICES = "none", "all", *PLANNED
+
+OF_STATES = BelongsTo("states", True, to="states off the GPU; copies of activations always run beside computation")
+
+OF_HOST_OPTIMIZER = BelongsTo("optimizer", "host", "nvme", to="an optimizer on the host: add optimizer: host")
 
 
 def _offload_of_word(value: Any) -> Any:
@@ -126,7 +129,10 @@ class Offload(Section):
     ahead: Count = 1
     """How many layers before the backward pass of a layer the copy of its activations back begins. 1 is a double
     buffer."""
-    budget: Literal["auto"] | Size | None = None
+    budget: Annotated[
+        Literal["auto"] | Size | None,
+        BelongsTo("activations", *PLANNED, to="activations: auto or karma, but activations is {value}"),
+    ] = None
     """Of auto and karma, the bytes of activations on each GPU; by default auto: what states, buffers and reserves leave
     of its memory. With recompute: optimal it is given there."""
     optimizer: Literal["gpu", "host", "nvme"] = "gpu"
@@ -136,22 +142,22 @@ class Offload(Section):
     parameters: Literal["gpu", "host", "nvme"] = "gpu"
     """Where parameters live: off the GPU every layer is fetched before its use (ZeRO-3 Offload, ZeRO-Infinity,
     CPUOffload of FSDP)."""
-    optimizer_fraction: Annotated[Fraction, AfterValidator(_not_none)] = 1.0
+    optimizer_fraction: Annotated[Fraction, AfterValidator(_not_none), OF_HOST_OPTIMIZER] = 1.0
     """Share of the optimizer states that leaves the GPU, which updates the rest (ratio of DeepSpeed,
     optimizer_offload_fraction of Megatron Core)."""
-    delayed_update: Flag = False
+    delayed_update: Annotated[Flag, OF_HOST_OPTIMIZER] = False
     """The host updates with the gradients of the step before, beside this step's forward and backward pass."""
-    cpu_optimizer: Literal["fused", "unfused"] | None = None
+    cpu_optimizer: Annotated[Literal["fused", "unfused"] | None, OF_HOST_OPTIMIZER] = None
     """Passes of the update on the host: one over all tensors (DeepSpeedCPUAdam), or one for each operation (torch); by
     default that of the method: unfused for fsdp."""
-    overlap: Flag | None = None
+    overlap: Annotated[Flag | None, OF_STATES] = None
     """Copies of states run beside computation, else the GPU waits for each; by default as the exchanges of the method
     (overlap of data)."""
 
     @property
     def planned(self) -> bool:
         """True if a programme chooses the activations that are copied."""
-        return self.activations in ("auto", "karma")
+        return self.activations in PLANNED
 
     @property
     def states(self) -> bool:
@@ -169,23 +175,16 @@ class Offload(Section):
             for key in ("outstanding", "ahead"):
                 if getattr(self, key) != 1:
                     raise Fault(key, f"belongs to layers that are chosen, but activations is {self.activations}")
-        if self.budget is not None and not self.planned:
-            raise Fault("budget", f"belongs to activations: auto or karma, but activations is {self.activations}")
         return self
 
     @model_validator(mode="after")
     def _states(self) -> Offload:
-        if self.overlap is not None and not self.states:
-            raise Fault("overlap", "belongs to states off the GPU; copies of activations always run beside computation")
         updated = "on the host they are updated there, so their optimizer states too: add optimizer: host"
         if self.optimizer == "gpu":
             if self.gradients != "gpu":
                 raise Fault("gradients", updated)
             if self.parameters != "gpu":
                 raise Fault("parameters", updated.replace("on the host they", "off the GPU they"))
-            for key in ("delayed_update", "optimizer_fraction", "cpu_optimizer"):
-                if getattr(self, key) != type(self).model_fields[key].default:
-                    raise Fault(key, "belongs to an optimizer on the host: add optimizer: host")
         if self.delayed_update and self.optimizer_fraction < 1.0:
             raise Fault("delayed_update", "needs all optimizer states on the host; drop optimizer_fraction")
         if self.delayed_update and self.parameters != "gpu":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from clustersim.simulator.network.library.calibration_file import LIBRARIES, loaded
 from clustersim.simulator.reading.lookup import find, is_path, names
 from clustersim.simulator.reading.names_and_parameters import known
-from clustersim.simulator.reading.quantities import Bandwidth, Count, Flag, Index, Section, Time
+from clustersim.simulator.reading.quantities import Bandwidth, BelongsTo, Count, Flag, Index, Section, Time
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.reading.validation import Fault, listed, near
 from clustersim.simulator.schedule.ops import COLLECTIVES
@@ -19,6 +19,11 @@ from clustersim.topologies.wiring.network import Policy
 QUEUE_PAIRS = 2
 """NCCL has two channels for each ring (`simulator.network.library.nccl.BLOCKS`), each with one queue pair, the
 default of NCCL_IB_QPS_PER_CONNECTION (NCCL user guide)."""
+
+OF_ECMP = BelongsTo("routing", "ecmp")
+
+OF_NCCL = BelongsTo("transport", "nccl", among=LIBRARIES)
+"""Calibration files and transports of the user's own take the keys of NCCL, too."""
 
 
 class BackgroundTraffic(Section):
@@ -60,52 +65,34 @@ class Network(Section):
     routing: Policy = "auto"
     """How switches choose among equal-cost paths. adaptive: packets are spread evenly; ecmp: a hash of each connection;
     static: by destination (D-mod-K); auto: adaptive in trees, and in a dragonfly by the sender's router."""
-    seed: Index | None = None
+    seed: Annotated[Index | None, OF_ECMP] = None
     """Seed of the hash of ecmp; by default simulation.seed."""
-    queue_pairs: Count = QUEUE_PAIRS
+    queue_pairs: Annotated[Count, OF_ECMP] = QUEUE_PAIRS
     """Connections between two GPUs of a group, each with a hash of its own under ecmp."""
-    pxn: Flag = False
+    pxn: Annotated[Flag, OF_NCCL] = False
     """Whether a GPU sends to a GPU of another rail through the GPU of its own node on that rail, over NVLink, as NCCL
     does since 2.12 (PXN); else through its own NIC and the spines."""
-    relay_gpus: Flag = False
+    relay_gpus: Annotated[Flag, OF_NCCL] = False
     """Whether GPUs of a node without a common NVLink reach each other through a GPU between them, as in a DGX-1 (NCCL's
     NVB paths); else over PCIe."""
-    sharp: Flag = False
+    sharp: Annotated[Flag, OF_NCCL] = False
     """Whether InfiniBand switches add (SHARP, of HDR and newer) and NCCL has the plugin for it: all-reduce between
     servers may take sharp, and nvls_sharp on H100 and newer."""
-    nvls_tree: Flag = True
+    nvls_tree: Annotated[Flag, OF_NCCL] = True
     """Whether NCCL may take nvls_tree, as it does by itself since 2.18 (its NVLSTree): an all-reduce between servers of
     H100 and newer."""
-    version: str | None = None
+    version: Annotated[str | None, OF_NCCL] = None
     """Release of NCCL, such as "2.27"; by default the one that knows the GPUs: 2.10 before H100, else 2.30."""
-    sockets: Count = 1
+    sockets: Annotated[Count, OF_NCCL] = 1
     """TCP connections of NCCL between two ranks for each channel: NCCL_NSOCKS_PERTHREAD times NCCL_SOCKET_NTHREADS;
     NCCL takes 16 on instances of AWS."""
     background: list[BackgroundTraffic] = Field(default_factory=list)
     """Traffic of other jobs on the same links."""
 
-    def _changed(self, key: str) -> bool:
-        """True if *key* is not as by default; `show derived` writes defaults too."""
-        return bool(getattr(self, key) != type(self).model_fields[key].default)
-
-    @model_validator(mode="after")
-    def _hashed(self) -> Network:
-        for key in ("seed", "queue_pairs"):
-            if self._changed(key) and self.routing != "ecmp":
-                raise Fault(key, f"belongs to routing ecmp, but routing is {self.routing}")
-        return self
-
     @model_validator(mode="after")
     def _on_infiniband(self) -> Network:
         if self.sharp and self.routing == "ecmp":
             raise Fault("sharp", "needs InfiniBand, whose switches have no ecmp; take routing static or adaptive")
-        return self
-
-    @model_validator(mode="after")
-    def _of_nccl(self) -> Network:
-        for key in ("pxn", "relay_gpus", "sharp", "nvls_tree", "sockets", "version"):
-            if self._changed(key) and self.transport in LIBRARIES and self.transport != "nccl":
-                raise Fault(key, f"belongs to transport nccl, but transport is {self.transport}")
         return self
 
     @model_validator(mode="after")

@@ -9,7 +9,8 @@ from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, fi
 from clustersim.scenarios.specification.parallelism import ParallelismSection
 from clustersim.scenarios.specification.training import Training
 from clustersim.simulator.reading.names_and_parameters import known
-from clustersim.simulator.reading.quantities import Count, Section, number, written
+from clustersim.simulator.reading.plain_text import written
+from clustersim.simulator.reading.quantities import Count, Section, number
 from clustersim.simulator.reading.validation import Fault, listed, near, reason
 from clustersim.workloads.composition import PARALLELISMS
 

@@ -11,7 +11,8 @@ from pydantic_core import CoreSchema
 
 from clustersim.scenarios.specification.variation import Straggler, VariationSection
 from clustersim.simulator.engine.choice import numba_fault
-from clustersim.simulator.reading.quantities import Bandwidth, Count, Flag, Index, Section, Size, Time, number, written
+from clustersim.simulator.reading.plain_text import written
+from clustersim.simulator.reading.quantities import Bandwidth, Count, Flag, Index, Section, Size, Time, number
 from clustersim.simulator.reading.units import UNITS, parse
 from clustersim.simulator.reading.validation import Fault
 

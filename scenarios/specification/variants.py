@@ -19,8 +19,8 @@ from clustersim.scenarios.specification.loading import split
 from clustersim.simulator.reading.document import Document, Path, Position, replaced
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import TableRow, UnreadableFile, read_rows
-from clustersim.simulator.reading.plain_text import name_fault, text_fault
-from clustersim.simulator.reading.quantities import Section, written
+from clustersim.simulator.reading.plain_text import name_fault, text_fault, written
+from clustersim.simulator.reading.quantities import Section
 from clustersim.simulator.reading.validation import near, validated
 from clustersim.simulator.reading.yaml_and_json import read_value
 

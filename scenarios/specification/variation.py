@@ -13,7 +13,17 @@ from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.files import read_rows
 from clustersim.simulator.reading.lookup import UnknownName, data_file, names
-from clustersim.simulator.reading.quantities import Count, Duration, Fraction, Index, Ratio, Section, Time, number
+from clustersim.simulator.reading.quantities import (
+    BelongsTo,
+    Count,
+    Duration,
+    Fraction,
+    Index,
+    Ratio,
+    Section,
+    Time,
+    number,
+)
 from clustersim.simulator.reading.validation import Fault, validated
 from clustersim.simulator.reading.yaml_and_json import read
 
@@ -40,6 +50,9 @@ class Straggler(Section):
     """Factor on the time of its computation, at least 1. Required."""
 
 
+OF_EMPIRICAL = BelongsTo("distribution", "empirical")
+
+
 class DistributionSection(Section):
     """A distribution of factors on computing times, with mean 1 unless it is empirical."""
 
@@ -47,17 +60,14 @@ class DistributionSection(Section):
     """Its form; empirical takes quantiles or a file."""
     variation: Deviation = 0.0
     """Coefficient of variation; not of an empirical one."""
-    quantiles: list[tuple[float, float]] = Field(default_factory=list)
+    quantiles: Annotated[list[tuple[float, float]], OF_EMPIRICAL] = Field(default_factory=list)
     """(probability, factor), both ascending, from 0 to 1; draws between them are interpolated."""
-    file: str = ""
+    file: Annotated[str, OF_EMPIRICAL] = ""
     """CSV file with a column ratio: measured times over their median, such as those that explain writes."""
 
     @model_validator(mode="after")
     def _consistent(self) -> DistributionSection:
         if self.distribution != "empirical":
-            for key in ("quantiles", "file"):
-                if getattr(self, key):
-                    raise Fault(key, f"belongs to distribution empirical, but distribution is {self.distribution}")
             if self.distribution == "normal" and self.variation > MOST_NORMAL:
                 raise Fault(
                     "variation", f"must be at most {MOST_NORMAL:g} of a normal distribution: times are positive"

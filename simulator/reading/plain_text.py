@@ -11,12 +11,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters except tab and the ends of lines, and halves of surrogate pairs."""
 
 LONGEST_NAME = 180
 """Bytes of a name: with prefix and suffix, ``timeline_NAME.png``, it is below the 255 of usual file systems."""
+
+
+def written(value: Any) -> str:
+    """Return *value* as the user wrote it, for an error message.
+
+    >>> written("eight"), written(None), written(True), written([1])
+    ('"eight"', 'nothing', 'true', 'a list')
+    """
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"' if len(value) < 60 else f'"{value[:57]}..."'
+    if isinstance(value, int | float):
+        return short(value)
+    return "a mapping" if isinstance(value, dict) else "a list"
+
+
+def short(value: float) -> str:
+    """Return a number of a message in few digits.
+
+    >>> short(0.25), short(10**20)
+    ('0.25', 'about 1e20')
+    """
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if abs(value) < 10**15 else f"about 1e{len(str(abs(value))) - 1}"
 
 
 def joined(text: str) -> str:

@@ -7,14 +7,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from decimal import Decimal
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, TypeAdapter, WithJsonSchema, WrapValidator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    TypeAdapter,
+    WithJsonSchema,
+    WrapValidator,
+    model_validator,
+)
 
+from clustersim.simulator.reading.plain_text import short, written
 from clustersim.simulator.reading.units import EXAMPLES, UNITS, parse, show
+from clustersim.simulator.reading.validation import Fault, listed
 
 LARGEST = {"bandwidth": 1e15, "size": 1e18, "time": 1e9, "rate": 1e21, "power": 1e9}
 """SI. A link of 1 PB/s, 1 EB, 30 years, 1 ZFLOP/s of one device, 1 GW of one device."""
@@ -30,6 +41,32 @@ MOST = 2**24
 """Largest count of anything: 16,777,216. The longest sequence known is Llama 4 Scout's, 10,485,760 positions."""
 
 
+class BelongsTo:
+    """Annotation of a key that is given only beside certain values of another *key* of its section.
+
+    *key* may also be a property of the section. *values*: those beside which it is given; none: all but the default.
+    *among*: values not in it, the user's own, allow it too. *to*: what it belongs to, for the message; ``{value}``
+    stands for the value of *key*. By default the message is ``belongs to KEY VALUES, but KEY is VALUE``.
+    """
+
+    def __init__(self, key: str, *values: str | bool, among: Collection[str] = (), to: str = "") -> None:
+        self.key, self.values, self.among = key, values, among
+        self.to = to or f"{key} {listed(map(str, values))}, but {key} is {{value}}"
+
+    def check(self, section: Section, name: str) -> None:
+        """Raise `Fault` if *section* has *name*, other than by default, beside a value that does not allow it."""
+        value = getattr(section, self.key)
+        allowed = value in self.values if self.values else not _is_default(section, self.key)
+        if not (allowed or (self.among and value not in self.among) or _is_default(section, name)):
+            raise Fault(type(section).model_fields[name].alias or name, f"belongs to {self.to.format(value=value)}")
+
+
+def _is_default(section: Section, name: str) -> bool:
+    """True if the value of *name* is the default: it was not given, or written as `show derived` writes it."""
+    default = type(section).model_fields[name].get_default(call_default_factory=True, validated_data={})
+    return bool(getattr(section, name) == default)
+
+
 class Section(BaseModel):
     """A mapping of a scenario or catalogue file: unknown keys are faults, and values stay as they were read."""
 
@@ -37,22 +74,17 @@ class Section(BaseModel):
         extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=(), defer_build=True
     )
 
+    @model_validator(mode="after")
+    def _keys_belong(self) -> Self:
+        for name, rule in _rules(type(self)):
+            rule.check(self, name)
+        return self
 
-def written(value: Any) -> str:
-    """Return *value* as the user wrote it, for an error message.
 
-    >>> written("eight"), written(None), written(True), written([1])
-    ('"eight"', 'nothing', 'true', 'a list')
-    """
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"' if len(value) < 60 else f'"{value[:57]}..."'
-    if isinstance(value, int | float):
-        return _short(value)
-    return "a mapping" if isinstance(value, dict) else "a list"
+@cache
+def _rules(section: type[Section]) -> tuple[tuple[str, BelongsTo], ...]:
+    fields = section.model_fields.items()
+    return tuple((name, rule) for name, info in fields for rule in info.metadata if isinstance(rule, BelongsTo))
 
 
 def _quantity(dimension: str, *, zero: bool = False) -> Callable[[Any], float]:
@@ -97,18 +129,12 @@ def _whole(least: int, most: int = MOST) -> Callable[[Any], int]:
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"must be a whole number, not {written(value)}")
         if value < least:
-            raise ValueError(f"must be at least {least}, not {_short(value)}")
+            raise ValueError(f"must be at least {least}, not {short(value)}")
         if value > most:
-            raise ValueError(f"{_short(value)} is absurd; the most that is taken is {most}")
+            raise ValueError(f"{short(value)} is absurd; the most that is taken is {most}")
         return value
 
     return validate
-
-
-def _short(value: float) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value) if abs(value) < 10**15 else f"about 1e{len(str(abs(value))) - 1}"
 
 
 LEAST_RATIO = 1e-9
@@ -124,11 +150,11 @@ def number(least: float, most: float, *, open_end: bool = False) -> Callable[[An
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"must be finite, not {value}")
         if value < least or (open_end and value == least):
-            raise ValueError(f"must be {'above' if open_end else 'at least'} {least:g}, not {_short(value)}")
+            raise ValueError(f"must be {'above' if open_end else 'at least'} {least:g}, not {short(value)}")
         if value > most:
-            raise ValueError(f"must be at most {most:g}, not {_short(value)}")
+            raise ValueError(f"must be at most {most:g}, not {short(value)}")
         if open_end and value < LEAST_RATIO:
-            raise ValueError(f"{_short(value)} is absurd; the least that is taken is {LEAST_RATIO:g}")
+            raise ValueError(f"{short(value)} is absurd; the least that is taken is {LEAST_RATIO:g}")
         return float(value)
 
     return validate

@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, cor
 
 from clustersim.simulator.reading.document import Document, Path
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.simulator.reading.quantities import written
+from clustersim.simulator.reading.plain_text import written
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -25,7 +25,7 @@ from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.schedule.ops import Collective, Op, Recv, Send
 from clustersim.workloads.data_parallel.buckets import Bucket
 from clustersim.workloads.operators.operator import Exchange
-from clustersim.workloads.parallelism._pipeline_messages import Message
+from clustersim.workloads.parallelism._pipeline_messages import PipelineMessage
 from tests.structure.imports import PACKAGES, ROOT
 
 SCENARIO = """
@@ -100,7 +100,9 @@ WALKS = (
         Count(28, 91, 19),
         Count(17, 46, 7),
     ),
-    Walk("an activation between two stages", "pp: 2, dp: 1", "pp", (Message,), Count(27, 91, 15), Count(20, 57)),
+    Walk(
+        "an activation between two stages", "pp: 2, dp: 1", "pp", (PipelineMessage,), Count(27, 91, 15), Count(20, 57)
+    ),
     Walk("an all-reduce of tensor parallelism", "tp: 2, dp: 1", "tp", (Exchange,), Count(28, 86, 15)),
 )
 

@@ -119,9 +119,9 @@ class MemoryKeys(Section):
 
     def made(self) -> AttentionKind:
         """The kind."""
-        from clustersim.workloads.operators.attentions.cross_attention import Memory
+        from clustersim.workloads.operators.attentions.cross_attention import MemoryAttention
 
-        return Memory(self.tokens)
+        return MemoryAttention(self.tokens)
 
 
 def _word(name: Any) -> Any:

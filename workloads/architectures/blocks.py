@@ -1,9 +1,9 @@
-"""Parts of a transformer's layers, made from its shape: linear maps in few bits or frozen with adapters, latent
-attention as Megatron-LM runs it, and the mixture of experts.
+"""Parts of a transformer's layers, made from its shape: linear maps, latent attention, the mixture of experts.
 
-Megatron-LM, core/transformer/multi_latent_attention.py: every tensor-parallel rank makes the small vectors, with
-sequence parallelism those of its shard of the sequence, which are then gathered in place of the hidden state. Products
-from the small vectors are cut by heads.
+Linear maps may be in few bits, or frozen with adapters. Latent attention is as Megatron-LM runs it
+(core/transformer/multi_latent_attention.py): every tensor-parallel rank makes the small vectors, with sequence
+parallelism those of its shard of the sequence, which are then gathered in place of the hidden state. Products from the
+small vectors are cut by heads.
 """
 
 from __future__ import annotations

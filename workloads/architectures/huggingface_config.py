@@ -1,6 +1,6 @@
 """Model configurations of Hugging Face's transformers, ``config.json``, as the `model:` section of a scenario.
 
-Every family has its own keys, and defaults for those that a file leaves out (`family`).
+Every family has its own keys, and defaults for those that a file leaves out (`Family`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What a family of Hugging Face's models has, values that its code fixes and keys that it reads, and the families with
-a mixture of experts.
+"""What a family of Hugging Face's models has: values that its code fixes, keys that it reads; families with experts.
 
 Every family has defaults of its own, which its configuration class sets if a file leaves a key out
 (huggingface/transformers, src/transformers/models/*/configuration_*.py).

@@ -1,6 +1,4 @@
-"""Keys of models of images: the `model:` section of kind vision, and the entries of `layers:` in a convolutional
-model, with torch's keys.
-"""
+"""The `model:` sections of models of images, kinds vision and convolutional; keys are named as torch names them."""
 
 from __future__ import annotations
 
@@ -11,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Flag, Index, Section, number
+from clustersim.simulator.reading.validation import Fault
 from clustersim.workloads.architectures.model_keys import KNOWN, MOST_FEATURES, MOST_LAYERS, Named, divides, most
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.operator_names import Fused
+from clustersim.workloads.operators.operator_names import Fused, fuses
 
 if TYPE_CHECKING:
-    from clustersim.workloads.architectures.convolutional import ConvolutionalBuilder
+    from clustersim.workloads.architectures.image_models import ConvolutionalBuilder
 
 
 class VisionSpecification(Named):
@@ -56,8 +56,8 @@ class VisionSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
+        from clustersim.workloads.architectures.image_models import vision_transformer
         from clustersim.workloads.architectures.shape import Shape
-        from clustersim.workloads.architectures.vision_transformer import vision_transformer
         from clustersim.workloads.operators.convolution import Image
 
         shape = Shape(
@@ -219,3 +219,44 @@ Entry = Annotated[
     Discriminator(_operator),
 ]
 """One operator, several equal ones, or branches, of a convolutional model."""
+
+
+class ConvolutionalSpecification(Named):
+    """A convolutional model."""
+
+    kind: Annotated[Literal["convolutional"], KNOWN]
+    """convolutional: from its layers. Required."""
+    image: tuple[Count, Count, Count] = (3, 224, 224)
+    """Channels, height and width of a sample."""
+    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
+    """Order of an image in memory: the channels of a pixel next to each other (channels_last, NHWC), as tensor cores
+    need them, or each channel as a whole (contiguous, NCHW; torch's own default), from which a convolution in 16 bits
+    converts."""
+    layers: Annotated[list[Entry], Field(min_length=1)]
+    """Operators in order, with torch's keys. Required."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> ConvolutionalSpecification:
+        copies = sum(getattr(entry, "repeat", 1) * getattr(entry, "blocks", 1) for entry in self.layers)
+        most("layers", copies, MOST_LAYERS)
+        if isinstance(self.layers[0], MaxPoolEntry | AveragePoolEntry):
+            raise Fault(("layers", 0), "a pooling joins the layer before it, so it cannot be the first")
+        try:
+            self.build()
+        except ScenarioError as error:
+            raise Fault("layers", str(error)) from None
+        return self
+
+    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
+        """The model with products in *precision*, norms fused with what follows them or not."""
+        from clustersim.workloads.architectures.image_models import ConvolutionalBuilder
+        from clustersim.workloads.operators.convolution import Image
+
+        builder = ConvolutionalBuilder(
+            Image(*self.image),
+            precision,
+            fuses(fused, "batch_norm"),
+            channels_last=self.memory_format == "channels_last",
+        )
+        add_entries(builder, self.layers)
+        return builder.model(self.title)

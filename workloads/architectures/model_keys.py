@@ -1,5 +1,4 @@
-"""Keys that every kind of model has, checks of sizes, and the keys of Hugging Face's model configurations that stand
-for those of the `model:` section.
+"""Keys that every kind of model has, checks of sizes, and Hugging Face's names of keys of the `model:` section.
 
 >>> document = Document({"model": {"num_hidden_layers": 32, "hidden_act": "silu"}})
 >>> with_plain_keys(document, ("model",)).data

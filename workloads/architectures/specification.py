@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, Tag, model_validator
 
 from clustersim.simulator.reading.document import Document
-from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.lookup import data_file
 from clustersim.simulator.reading.quantities import Amount, Count, Flag, Index, Quantity, Section, Time, number
 from clustersim.simulator.reading.validation import Chosen, Fault, validated
@@ -26,15 +25,8 @@ from clustersim.workloads.architectures.attention_keys import (
     Windows,
     windows_of,
 )
-from clustersim.workloads.architectures.expert_keys import ExpertKeys
-from clustersim.workloads.architectures.image_model_keys import (
-    AveragePoolEntry,
-    Entry,
-    MaxPoolEntry,
-    VisionSpecification,
-    add_entries,
-)
-from clustersim.workloads.architectures.lora_keys import LoraKeys
+from clustersim.workloads.architectures.block_keys import ExpertKeys, LoraKeys
+from clustersim.workloads.architectures.image_model_keys import ConvolutionalSpecification, VisionSpecification
 from clustersim.workloads.architectures.model_keys import (
     KINDS,
     KNOWN,
@@ -258,48 +250,6 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
         from clustersim.workloads.architectures.transformer import transformer
 
         return transformer(shape, self.title)
-
-
-class ConvolutionalSpecification(Named):
-    """A convolutional model."""
-
-    kind: Annotated[Literal["convolutional"], KNOWN]
-    """convolutional: from its layers. Required."""
-    image: tuple[Count, Count, Count] = (3, 224, 224)
-    """Channels, height and width of a sample."""
-    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
-    """Order of an image in memory: the channels of a pixel next to each other (channels_last, NHWC), as tensor cores
-    need them, or each channel as a whole (contiguous, NCHW; torch's own default), from which a convolution in 16 bits
-    converts."""
-    layers: Annotated[list[Entry], Field(min_length=1)]
-    """Operators in order, with torch's keys. Required."""
-
-    @model_validator(mode="after")
-    def _sound(self) -> ConvolutionalSpecification:
-        copies = sum(getattr(entry, "repeat", 1) * getattr(entry, "blocks", 1) for entry in self.layers)
-        most("layers", copies, MOST_LAYERS)
-        if isinstance(self.layers[0], MaxPoolEntry | AveragePoolEntry):
-            raise Fault(("layers", 0), "a pooling joins the layer before it, so it cannot be the first")
-        try:
-            self.build()
-        except ScenarioError as error:
-            raise Fault("layers", str(error)) from None
-        return self
-
-    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
-        """The model with products in *precision*, norms fused with what follows them or not."""
-        from clustersim.workloads.architectures.convolutional import ConvolutionalBuilder
-        from clustersim.workloads.operators.convolution import Image
-        from clustersim.workloads.operators.operator_names import fuses
-
-        builder = ConvolutionalBuilder(
-            Image(*self.image),
-            precision,
-            fuses(fused, "batch_norm"),
-            channels_last=self.memory_format == "channels_last",
-        )
-        add_entries(builder, self.layers)
-        return builder.model(self.title)
 
 
 class ProfileSpecification(Named):

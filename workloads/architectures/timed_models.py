@@ -1,11 +1,12 @@
-"""Models whose layers have given times: a profile, a measured graph of layers with their times, activations and
-parameters, and a unit model of equal layers, as in the figures of papers.
+"""Models whose layers have given times: a profile, and a unit model.
 
-The file is CSV with the columns model, node, op, forward_ms, backward_ms, activation_bytes, parameter_bytes and preds
-(names joined by ``;``), one line a layer, in any order; further columns are ignored. It is the graph that PipeDream's
-profiler writes (Narayanan et al. 2019, arXiv:1806.03377). Bytes are of fp32.
+A profile is a measured graph of layers with their times, activations and parameters. The file is CSV with the columns
+model, node, op, forward_ms, backward_ms, activation_bytes, parameter_bytes and preds (names joined by ``;``), one line
+a layer, in any order; further columns are ignored. It is the graph that PipeDream's profiler writes (Narayanan et al.
+2019, arXiv:1806.03377). Bytes are of fp32.
 
-Durations, activations and parameters are given, so nothing depends on the accelerator or on the size of a micro-batch.
+A unit model has equal layers, as in the figures of papers. In both durations, activations and parameters are given, so
+nothing depends on the accelerator or on the size of a micro-batch.
 """
 
 from __future__ import annotations

@@ -24,7 +24,15 @@ from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
+from clustersim.workloads.data_parallel.buckets import (
+    NO_COPIES,
+    Bucket,
+    BucketCopies,
+    Compressed,
+    Reduction,
+    Weights,
+    wrapped,
+)
 from clustersim.workloads.memory.optimizer import NORMS
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.parameter import REPLICAS
@@ -120,8 +128,6 @@ def reduce_gradients(
 
 def _with_kept(program: Program, reduction: Reduction, buckets: Sequence[Bucket]) -> Program:
     """*program* with what *reduction* keeps for *buckets* from step to step."""
-    from clustersim.workloads.data_parallel.compressed_reduction import Compressed
-
     if not isinstance(reduction, Compressed):
         return program
     kept = sum(reduction.code(bucket).kept for bucket in buckets)
@@ -196,8 +202,6 @@ def after_backward(program: Program, parts: Mapping[int, Sequence[Bucket]]) -> d
 
 def flattened(reduction: Reduction) -> Reduction:
     """*reduction*, each bucket copied to a flat buffer just for it."""
-
-    from clustersim.workloads.data_parallel.compressed_reduction import wrapped
 
     def reduce(bucket: Bucket) -> Iterator[Op]:
         ops = list(reduction(bucket))

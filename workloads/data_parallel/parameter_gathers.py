@@ -1,13 +1,13 @@
 """Sharded parameters are gathered before use and released after it, layer by layer or tensor by tensor.
 
-So did torch's ``all_gather`` and ``reduce_scatter`` with a list of tensors, copied from and to a flat buffer
+A gather runs on a stream of its own, ahead of the computation, but at most *prefetch* layers ahead, so that few layers
+are gathered at once. It may be in fewer bits, or in the backward pass come from a second copy in the node.
+
+Tensor by tensor: torch's ``all_gather`` and ``reduce_scatter`` with a list of tensors, copied from and to a flat buffer
 (torch/lib/c10d/ProcessGroupNCCL.cpp), before ``_all_gather_base`` of 2021; and with it DeepSpeed's ZeRO-3 until January
 2022 (deepspeed v0.3.13, runtime/zero/partition_parameters.py, ``_allgather_param``, ``_reduce_scatter_gradient``;
 changed in its pull request 1453). The host time grows with the number of ranks. The GPU waits for it, since each gather
 synchronises with the device, and it reads and writes the tensors more often.
-
-A gather runs on a stream of its own, ahead of the computation, but at most *prefetch* layers ahead, so that few layers
-are gathered at once. It may be in fewer bits, or in the backward pass come from a second copy in the node.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from clustersim.simulator.hardware.kernel import Operation, measured, memory_bou
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, Weights
-from clustersim.workloads.data_parallel.compressed_reduction import wrapped
+from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, Weights, wrapped
 from clustersim.workloads.data_parallel.gradients import updated_stages
 from clustersim.workloads.data_parallel.sharded_states import added
 
@@ -124,7 +123,7 @@ PLAIN = Gathering()
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GatherLimits:
     """Limits on gathered parameters, in elements, as DeepSpeed has them (runtime/zero/config.py).
 
     *reuse* (``stage3_max_reuse_distance``): release a layer if more elements are used before its reuse. Between the
@@ -178,7 +177,7 @@ def gathers(
     *,
     reshard: bool = True,
     prefetch: int = 1,
-    limits: Limits = Limits(),
+    limits: GatherLimits = GatherLimits(),
 ) -> list[Gather]:
     """The gathers that *program* needs if the weights *held* (by layer) are sharded, in order of use.
 
@@ -218,7 +217,7 @@ def _updates(program: Program) -> dict[int, list[int]]:
     return updates
 
 
-def _not_ahead(found: Sequence[Gather], number: int, held: Mapping[str, Weights], limits: Limits) -> bool:
+def _not_ahead(found: Sequence[Gather], number: int, held: Mapping[str, Weights], limits: GatherLimits) -> bool:
     """True if that gather is issued when it is needed: the layer is too large, or was released after R just before."""
     one, before = found[number], found[number - 1]
     recomputed = before.layer == one.layer and before.action.phase == "R"
@@ -253,7 +252,7 @@ def unsharded(
     reshard: bool = True,
     prefetch: int = 1,
     overlap: bool = True,
-    limits: Limits = Limits(),
+    limits: GatherLimits = GatherLimits(),
     tensors: PerTensor | None = None,
     suffix: str = "",
     made: Callable[[Collective], Iterable[Op]] | None = None,

@@ -35,11 +35,13 @@ def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | N
     the steps of an asynchronous order, it is on a stream of its own. Nothing changes if one rank has all, or if they
     are not tied. Raises `ScheduleError` if the two ends of an asynchronous order have unequal numbers of steps.
     """
+    if not model.trains_tied:
+        return schedule
     ends = {model.layers[0].name, *model.sharing}
     held = [_end_stages(program, ends) for program in schedule.programs]
     stages = [next(iter(own.values()), None) for own in held]
     holders = [number for number, own in enumerate(held) if own]
-    if len(holders) < 2 or not model.trains_tied or any(len(own) == len(ends) for own in held):
+    if len(holders) < 2 or any(len(own) == len(ends) for own in held):
         return schedule
     pipelines = schedule.mesh.axes[PIPELINE].groups
     groups = tuple(tuple(rank for rank in ranks if schedule.program_of[rank] in holders) for ranks in pipelines)

@@ -30,11 +30,11 @@ def with_activations(program: Program, model: Model, micro_batch_size: int) -> P
 
     A phase of a layer may be several ops: the first allocates, the last frees.
     """
-    memory = _Memory(model, micro_batch_size)
+    memory = _ActivationMemory(model, micro_batch_size)
     return program.by_micro_batch(lambda part: _with_activations(part, memory))
 
 
-def _with_activations(program: Program, memory: _Memory) -> Program:
+def _with_activations(program: Program, memory: _ActivationMemory) -> Program:
     ops = list(program.ops)
     passes = _passes(ops)
     for place, own in passes.items():
@@ -65,7 +65,7 @@ class _Passes:
         return any(begin < other[-1] < end for other in before.forward)
 
 
-class _Memory:
+class _ActivationMemory:
     """The bytes of activations of a model's layers."""
 
     def __init__(self, model: Model, micro_batch_size: int) -> None:

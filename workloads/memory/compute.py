@@ -17,7 +17,14 @@ from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action, Or
 from clustersim.simulator.schedule.program import Program, TemplatedOps
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.memory.activations import with_activations
-from clustersim.workloads.memory.optimizer import NORMS, UPDATE, Optimizer, copied_gradient_bytes, resident_states
+from clustersim.workloads.memory.optimizer import (
+    NORMS,
+    UPDATE,
+    Optimizer,
+    copied_gradient_bytes,
+    resident_states,
+    update_kernels,
+)
 from clustersim.workloads.operators.lowering import Overlap, lowered
 from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.operators.operator_names import fuses
@@ -172,8 +179,6 @@ def update_op(
     """The optimizer step *action* over *tensors*. It holds `copied_gradient_bytes` while it runs."""
     kernels: tuple[Kernel, ...]
     if model.optimizer_seconds is None:
-        from clustersim.workloads.memory.optimizer import update_kernels
-
         kernels = update_kernels(
             tensors,
             optimizer,

@@ -1,11 +1,8 @@
-"""What differs with the coordinate of a rank on an axis: kernels (a causal mask gives some ranks more scores than
-others) and shifts to a neighbour. All ranks of a group run one program until all passes are done; then each
-coordinate gets its own.
+"""What differs with the coordinate of a rank on an axis: kernels, and shifts to a neighbour.
 
-All ranks of a group run one program until all passes are done. Then each coordinate gets its own (`shift`).
-
-All ranks of a group run one program, but a `Send` names its receiver. So a shift stays relative until all passes are
-done; then each coordinate of the axis gets a program of its own, with the neighbours filled in.
+A causal mask gives some ranks more scores than others, and a `Send` names its receiver. Yet all ranks of a group run
+one program until all passes are done: kernels are `KernelByCoordinate`, and a shift stays relative. Then each
+coordinate of the axis gets a program of its own (`with_neighbours`).
 """
 
 from __future__ import annotations

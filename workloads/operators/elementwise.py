@@ -1,5 +1,4 @@
-"""Operators bound by memory: activations, norms, dropout, residual sums. Their cost is the bytes that they read and
-write.
+"""Operators bound by memory: activations, norms, dropout, residual sums. Their cost is the bytes they move.
 
 A fused operator reads its operands once and writes its result once. Otherwise torch's own operators run one by one.
 *width* is the bytes of an element; a dropout mask takes one byte. Kept bytes follow Korthikanti et al. 2022
@@ -18,7 +17,7 @@ ELEMENTWISE = Operation("elementwise", "elementwise")
 
 
 @dataclass(frozen=True)
-class Part:
+class TorchOperator:
     """Kernels of one *operation* of a composition: bytes moved for each element, and the number of kernels, by pass."""
 
     operation: Operation
@@ -46,7 +45,7 @@ class Elementwise(Operator):
     launches: tuple[int, int] = (1, 1)
     precision: str = "fp32"
     operation: Operation = ELEMENTWISE
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TorchOperator, ...] = ()
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
@@ -71,7 +70,7 @@ class Elementwise(Operator):
 
     def _pass(self, samples: int, which: int) -> tuple[Kernel, ...]:
         """The kernels of the forward (0) or the backward (1) pass."""
-        parts = self.parts or (Part(self.operation, self.forwards, self.backwards, self.launches),)
+        parts = self.parts or (TorchOperator(self.operation, self.forwards, self.backwards, self.launches),)
         return tuple(
             kernel
             for part in parts
@@ -86,7 +85,7 @@ class Elementwise(Operator):
 
 
 def composed(
-    elements: int, precision: str, operation: Operation, parts: tuple[Part, ...], kept: float, width: int = 1
+    elements: int, precision: str, operation: Operation, parts: tuple[TorchOperator, ...], kept: float, width: int = 1
 ) -> Elementwise:
     """An operator made of *parts*, with bytes in units of *width*; *kept*: bytes that it keeps for each element."""
     wide = tuple(replace(one, forwards=one.forwards * width, backwards=one.backwards * width) for one in parts)
@@ -126,10 +125,10 @@ def gelu(elements: int, precision: str, *, written_out: bool = False) -> Element
     width = BYTES[precision]
     if written_out:
         parts = (
-            Part(elementary("power", GELU.name), 2, 7, (1, 3)),
-            Part(elementary("multiply", GELU.name), 9, 12, (4, 5)),
-            Part(elementary("add", GELU.name), 5, 6, (2, 2)),
-            Part(elementary("tanh", GELU.name), 2, 3),
+            TorchOperator(elementary("power", GELU.name), 2, 7, (1, 3)),
+            TorchOperator(elementary("multiply", GELU.name), 9, 12, (4, 5)),
+            TorchOperator(elementary("add", GELU.name), 5, 6, (2, 2)),
+            TorchOperator(elementary("tanh", GELU.name), 2, 3),
         )
         return composed(elements, precision, GELU, parts, 4 * width, width)
     return Elementwise(elements, 2 * width, 3 * width, kept=width, precision=precision, operation=GELU)
@@ -149,9 +148,9 @@ def swiglu(elements: int, precision: str, *, fused: bool = True, separate: bool 
     if fused:
         return Elementwise(elements, 3 * width, 5 * width, kept=2 * width, precision=precision, operation=SWIGLU)
     parts = (
-        Part(elementary("SiLU", SWIGLU.name), 2, 3),
-        Part(elementary("multiply", SWIGLU.name), 3, 6, (1, 2)),
-        *(() if separate else (Part(elementary("concatenation", SWIGLU.name), 0, 4, (0, 1)),)),
+        TorchOperator(elementary("SiLU", SWIGLU.name), 2, 3),
+        TorchOperator(elementary("multiply", SWIGLU.name), 3, 6, (1, 2)),
+        *(() if separate else (TorchOperator(elementary("concatenation", SWIGLU.name), 0, 4, (0, 1)),)),
     )
     return composed(elements, precision, SWIGLU, parts, 3 * width, width)
 
@@ -170,17 +169,21 @@ def residual(elements: int, precision: str, stream: str, *, drop: bool, fused: b
     width, wide = BYTES[precision], BYTES[stream]
     added, forward, masked = elementary("add", RESIDUAL.name), 2 * wide + width, 2 * width + 1
     cast = wide + width if wide > width else 0
-    casts = (Part(elementary("cast", RESIDUAL.name), 0, cast, (0, 1)),) if cast and not fused else ()
+    casts = (TorchOperator(elementary("cast", RESIDUAL.name), 0, cast, (0, 1)),) if cast and not fused else ()
     backward = 3 * wide + (cast if fused else 0)
     if not drop:
-        parts: tuple[Part, ...] = (Part(added, forward, backward), *casts)
+        parts: tuple[TorchOperator, ...] = (TorchOperator(added, forward, backward), *casts)
         return composed(elements, precision, RESIDUAL, parts, 0.0)
     dropped = elementary("dropout", RESIDUAL.name)
     if fused:
         both = elementary("dropout and add", RESIDUAL.name)
-        parts = Part(both, forward + 1, 0, (1, 0)), Part(added, 0, backward, (0, 1)), Part(dropped, 0, masked, (0, 1))
+        parts = (
+            TorchOperator(both, forward + 1, 0, (1, 0)),
+            TorchOperator(added, 0, backward, (0, 1)),
+            TorchOperator(dropped, 0, masked, (0, 1)),
+        )
     else:
-        parts = Part(dropped, masked, masked), Part(added, forward, backward)
+        parts = TorchOperator(dropped, masked, masked), TorchOperator(added, forward, backward)
     return composed(elements, precision, RESIDUAL, (*parts, *casts), 1.0)
 
 
@@ -192,8 +195,8 @@ def cast(elements: int, precision: str, stream: str, copies: int) -> Elementwise
     """
     width, wide = BYTES[precision], BYTES[stream]
     parts = (
-        Part(CAST, copies * (wide + width), copies * (wide + width), (copies, copies)),
-        Part(elementary("add", CAST.name), 0, 3.0 * wide * (copies - 1), (0, copies - 1)),
+        TorchOperator(CAST, copies * (wide + width), copies * (wide + width), (copies, copies)),
+        TorchOperator(elementary("add", CAST.name), 0, 3.0 * wide * (copies - 1), (0, copies - 1)),
     )
     return composed(elements, precision, CAST, parts, (copies - 1) * width)
 

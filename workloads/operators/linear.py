@@ -1,8 +1,8 @@
-"""Linear maps, the matrix products of a layer: alone, several side by side (of one input, or summed into one output),
-and parts of them.
+"""Linear maps, the matrix products of a layer: alone, or several side by side; and parts of them.
 
-y = x + Attention(LN(x)) + MLP(LN(x)) (Wang and Komatsuzaki 2021, GPT-J; Chowdhery et al. 2022, "PaLM",
-arXiv:2204.02311, section 2). A tensor-parallel group exchanges the shared input and the summed output once for both.
+Maps side by side have one input or are summed into one output, as in a parallel block, y = x + Attention(LN(x)) +
+MLP(LN(x)) (Wang and Komatsuzaki 2021, GPT-J; Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 2). A
+tensor-parallel group exchanges the shared input and the summed output once for both.
 """
 
 from __future__ import annotations

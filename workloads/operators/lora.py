@@ -1,10 +1,8 @@
-"""Low-rank adapters (LoRA): y = x W^T + s (x A^T) B^T, where W is frozen, perhaps in 4 bits (QLoRA), and only A and B
-are trained. Hu et al. 2021, "LoRA" (arXiv:2106.09685, section 4.1).
+"""Low-rank adapters (LoRA): y = x W^T + s (x A^T) B^T, where W is frozen and only A and B are trained.
 
-Dettmers et al. 2023, "QLoRA" (arXiv:2305.14314, section 3); kernels as bitsandbytes has them (autograd/_functions.py,
-``MatMul4Bit``: forward and backward pass each make a 16-bit copy of the weight).
-
-Hu et al. 2021, "LoRA" (arXiv:2106.09685, section 4.1).
+Hu et al. 2021, "LoRA" (arXiv:2106.09685, section 4.1). The frozen weights may be in 4 bits: Dettmers et al. 2023,
+"QLoRA" (arXiv:2305.14314, section 3); kernels as bitsandbytes has them (autograd/_functions.py, ``MatMul4Bit``: forward
+and backward pass each make a 16-bit copy of the weight).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ A linear layer has three products: y = x W^T, dx = dy W and dW = dy^T x. Each op
 magnitude (amax) fits the format, and cast from 16 bits. Every operand but W in y, and so on, is read in two
 directions: x along the features in y, along the rows in dW. Micikevicius et al. 2022, "FP8 Formats for Deep Learning",
 arXiv:2209.05433.
-
-A linear map with products in 8 or 4 bits; its input, its output and its weights have 16 bits around it.
 """
 
 from __future__ import annotations
@@ -166,7 +164,7 @@ CASTS = Operation("cast to few bits", "elementwise", "linear")
 
 @dataclass(frozen=True)
 class ScaledLinear(Linear):
-    """A `Linear` by the recipe *low*.
+    """A `Linear` by the recipe *low*; its input, its output and its weights have 16 bits.
 
     *input_shards*, *gradient_shards*: each rank casts one of so many shards of the input, or of the gradient of the
     output, and the ranks gather them (sequence parallelism).

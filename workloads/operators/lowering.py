@@ -53,7 +53,7 @@ def lowered_segments(
     action: Action, layer: str, segments: Iterable[Segment], overlap: Mapping[str, Overlap]
 ) -> list[Op]:
     """The ops of *segments*, as `lowered` has them."""
-    builder = _Builder(action, layer, overlap)
+    builder = _LayerOps(action, layer, overlap)
     segments = iter(segments)
     for segment in segments:
         # in a backward pass, only a product cut by columns ends with a divisible exchange; its weight gradient is next
@@ -69,7 +69,7 @@ def _asynchronous(exchange: Exchange, overlap: Mapping[str, Overlap]) -> bool:
     return exchange.divisible and how.asynchronous and not how.share
 
 
-class _Builder:
+class _LayerOps:
     """Collects the ops of one layer in one action.
 
     *kernels* are not in an op yet. *last* names the last computation. The next computation waits for the exchanges
@@ -86,15 +86,17 @@ class _Builder:
 
     def add(self, segment: Segment) -> None:
         """Add *segment* with its exchanges, each divided into a part that blocks and a part beside the kernels."""
-        self._block(self._blocking_part(exchange) for exchange in segment.before)
+        before, hidden_before = self._divided(segment.before)
+        after, hidden_after = self._divided(segment.after)
+        self._block(before)
         if segment.within:
             self._synchronise()
-        beside = [*segment.within, *map(self._hidden_part, segment.before + segment.after)]
+        beside = [*segment.within, *hidden_before, *hidden_after]
         if any(exchange.nbytes for exchange in beside):
             self._overlap(segment.kernels, beside)
         else:
             self.kernels += segment.kernels
-        self._block(self._blocking_part(exchange) for exchange in segment.after)
+        self._block(after)
 
     def add_pair(self, inputs: Segment, weights: Segment) -> None:
         """Add the gradients of a product's input and weights; the exchanges of each run beside the other.
@@ -122,14 +124,16 @@ class _Builder:
         self._compute("")
         return self.ops
 
-    def _blocking_part(self, exchange: Exchange) -> Exchange:
-        return exchange.times(1.0 - self._share(exchange))
-
-    def _hidden_part(self, exchange: Exchange) -> Exchange:
-        return exchange.times(self._share(exchange))
-
-    def _share(self, exchange: Exchange) -> float:
-        return self.overlap.get(exchange.over, NO_OVERLAP).share if exchange.divisible else 0.0
+    def _divided(self, exchanges: Iterable[Exchange]) -> tuple[list[Exchange], list[Exchange]]:
+        """The parts of *exchanges* that block, and the parts that run beside the kernels."""
+        blocking: list[Exchange] = []
+        hidden: list[Exchange] = []
+        for exchange in exchanges:
+            share = self.overlap.get(exchange.over, NO_OVERLAP).share if exchange.divisible else 0.0
+            blocking.append(exchange.times(1.0 - share) if share else exchange)
+            if share:
+                hidden.append(exchange.times(share))
+        return blocking, hidden
 
     def _block(self, exchanges: Iterable[Exchange]) -> None:
         """Exchanges one after the other, with nothing beside them."""

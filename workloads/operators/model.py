@@ -1,10 +1,6 @@
 """A model is a list of layers. A layer has its parameters, its kernels in each phase and the bytes that it keeps.
 
-The passes use models only through these two classes.
-
-A layer made of operators.
-
-Models cut over a grid of ranks: transformers in two, two and a half and three dimensions, images by a domain.
+The passes use models only through `Model` and `Layer`. Most layers are made of operators (`OperatorLayer`).
 """
 
 from __future__ import annotations
@@ -13,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import Kernel
@@ -333,7 +329,3 @@ def _named(operator: Operator, phase: str, samples: int) -> Iterator[Segment]:
 
 def _halves(phase: str) -> str:
     return "IW" if phase == "B" else phase
-
-
-Way = Literal["domain", "model", "batch"]
-"""How a layer of a convolutional model is divided."""

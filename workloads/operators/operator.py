@@ -1,9 +1,7 @@
-"""An operator is one step of a layer, such as a linear map or a norm. In each phase it has segments: runs of kernels
-with the exchanges around them. Counts are of one sample, on one rank.
+"""An operator is one step of a layer, such as a linear map or a norm.
 
-An operator gives one or more segments for each phase. `lowering` turns them into ops.
-
-Counts are of one sample, on one rank.
+In each phase it has one or more segments: runs of kernels with the exchanges around them. Counts are of one sample, on
+one rank. `workloads.operators.lowering` turns segments into ops.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ SHIFT = "shift"
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A communication of *kind* over the axis *over*: a collective of `simulator.schedule.COLLECTIVES`, or `SHIFT`.
+    """A communication of *kind* over the axis *over*: a collective of `COLLECTIVES`, or `SHIFT`.
 
     *nbytes*: of a collective the full vector, of a shift what one rank sends. *divisible*: the segment is a product,
     and a share of the exchange may run beside it, piece by piece; in a backward pass the weight gradient of the product

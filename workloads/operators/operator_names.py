@@ -1,8 +1,7 @@
-"""Names of operators in settings: those that a software stack runs as one kernel each (fusion), and those that
-recomputation by operator runs again.
+"""Words of settings about operators: those that a stack fuses, those that run again, and how layers are divided.
 
-A software stack names those that it fuses. Compositions also keep more for the backward pass. Layer norm, GELU of one
-operator, dropout and sums are one kernel in torch itself.
+A software stack names the operators that it runs as one kernel each. Compositions also keep more for the backward pass.
+Layer norm, GELU of one operator, dropout and sums are one kernel in torch itself.
 """
 
 from __future__ import annotations
@@ -58,3 +57,7 @@ class Rule:
 
     names: frozenset[str] = frozenset()
     every: int = 0
+
+
+Way = Literal["domain", "model", "batch"]
+"""How ranks that share every micro-batch divide a layer of a convolutional model."""

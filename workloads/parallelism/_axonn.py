@@ -43,7 +43,7 @@ class FourDimensions:
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class LayerProduct:
     """A product of *inputs* and *outputs*; *transposed*: x and y have changed places."""
 
     inputs: int
@@ -51,20 +51,20 @@ class Product:
     transposed: bool = False
 
 
-def products(shape: Shape) -> Iterator[Product]:
+def products(shape: Shape) -> Iterator[LayerProduct]:
     """The products of a transformer of that *shape*, which is not cut: four for each layer, and the logits."""
     queries, keys = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
     hidden, feed_forward = shape.hidden_size, shape.ffn_hidden_size
     for _ in range(shape.num_layers):
-        yield Product(hidden, queries + 2 * keys)
-        yield Product(queries, hidden, transposed=True)
-        yield Product(hidden, feed_forward * (2 if shape.gated else 1))
-        yield Product(feed_forward, hidden, transposed=True)
-    yield Product(hidden, shape.vocabulary)
+        yield LayerProduct(hidden, queries + 2 * keys)
+        yield LayerProduct(queries, hidden, transposed=True)
+        yield LayerProduct(hidden, feed_forward * (2 if shape.gated else 1))
+        yield LayerProduct(feed_forward, hidden, transposed=True)
+    yield LayerProduct(hidden, shape.vocabulary)
 
 
 def communication_seconds(
-    made: Sequence[Product],
+    made: Sequence[LayerProduct],
     rows: float,
     grid: FourDimensions,
     bandwidth: Bandwidth,

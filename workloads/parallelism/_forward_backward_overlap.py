@@ -1,16 +1,13 @@
-"""Pairs of a forward and a backward that run together: an order with such pairs, and the ops of a pair, where the all-
-to-alls of each run beside the computation of the other.
+"""A forward and a backward of two micro-batches run together: orders with such pairs, and the ops of a pair.
 
-A forward and a backward of two micro-batches run together. Their computations alternate, and each exchange runs beside
-the computation of the other micro-batch (DeepSeek-AI 2024, "DeepSeek-V3", arXiv:2412.19437, section 3.2.1; Megatron-LM,
-``--overlap-moe-expert-parallel-comm``). An order that pairs them itself, such as DualPipeV, keeps its pairs. Others get
-pairs by one more forward before the first backward, as Megatron-LM has it.
-`workloads.parallelism._forward_backward_overlap` puts the ops of a pair beside each other.
+Their computations alternate, and each exchange runs beside the computation of the other micro-batch: dispatch and
+combine of one beside attention and experts of the other (DeepSeek-AI 2024, "DeepSeek-V3", arXiv:2412.19437, section
+3.2.1, figure 4; Megatron-LM, ``--overlap-moe-expert-parallel-comm``). The parts between all-to-alls are issued in turn,
+the backward's first, since it begins with an exchange. The results of both are sent when both are done
+(deepseek-ai/DualPipe, dualpipe.py, ``_forward_backward_chunk``).
 
-DualPipe pairs the two so that a rank computes while tokens are on their way to experts: dispatch and combine of one
-micro-batch run beside attention and experts of the other (DeepSeek-AI, arXiv:2412.19437, section 3.2.1, figure 4). The
-parts between all-to-alls are issued in turn, the backward's first, since it begins with an exchange. The results of
-both are sent when both are done (deepseek-ai/DualPipe, dualpipe.py, ``_forward_backward_chunk``).
+An order that pairs them itself, such as DualPipeV, keeps its pairs. Others get pairs by one more forward before the
+first backward, as Megatron-LM has it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from clustersim.workloads.memory.optimizer import Optimizer
 from clustersim.workloads.operators.lowering import Overlap
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.pipelines._asynchronous import SteadyState
-from clustersim.workloads.reductions._compression import Compression
+from clustersim.workloads.reductions._compression import CompressionKeys
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -239,7 +239,7 @@ class DataMethod(Section):
 class ReducingMethod(DataMethod):
     """A method that reduces gradients in buckets; *compression* changes the reduction of each bucket."""
 
-    compression: Compression | None = None
+    compression: CompressionKeys | None = None
     """How gradients are compressed; by default not at all."""
 
     @property

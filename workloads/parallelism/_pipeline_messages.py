@@ -31,7 +31,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Message:
+class PipelineMessage:
     """*nbytes*, the result of *made*, which *wanted* waits for; from coordinate *sender* of *over* to *receiver*.
 
     The actions are of templates: one message object stands for all micro-batches. With *parts*, it is one of them.
@@ -93,8 +93,8 @@ class MessagePlan:
     *received* is in the order in which the senders send.
     """
 
-    sent: dict[Action, Message] = field(default_factory=dict)
-    received: dict[Action, Message] = field(default_factory=dict)
+    sent: dict[Action, PipelineMessage] = field(default_factory=dict)
+    received: dict[Action, PipelineMessage] = field(default_factory=dict)
 
     def posted(self, row: Sequence[Action]) -> dict[Action, list[Action]]:
         """For each action of *row*, the actions whose receives are posted before it.
@@ -120,7 +120,7 @@ def message_plans(
     """
     home = {action: rank for rank, row in enumerate(rows) for action in row}
     plans = [MessagePlan() for _ in rows]
-    known: dict[tuple[Action, Action, int, int], Message] = {}
+    known: dict[tuple[Action, Action, int, int], PipelineMessage] = {}
     for rank, row in enumerate(rows):
         for made in row:
             for wanted in successors(made):
@@ -130,7 +130,7 @@ def message_plans(
                 ends = _template(made), _template(wanted), rank, receiver
                 if ends not in known:
                     nbytes = boundary[min(made.stage, wanted.stage)]
-                    known[ends] = Message(over, *ends[:2], nbytes, *ends[2:], parts)
+                    known[ends] = PipelineMessage(over, *ends[:2], nbytes, *ends[2:], parts)
                 plans[rank].sent[made] = plans[receiver].received[wanted] = known[ends]
     return plans
 
@@ -149,7 +149,7 @@ def successors(made: Action) -> Iterable[Action]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Notice:
+class _RecomputeNotice:
     """After *seconds* of the backward pass of *layer*, stage *sender* tells stage *sender* - 1 to recompute."""
 
     sender: int
@@ -195,7 +195,7 @@ def late_recompute(schedule: Schedule) -> Schedule:
     return replace(schedule, programs=tuple(programs))
 
 
-def _notice(stage: int, program: Program, following: Program) -> _Notice | None:
+def _notice(stage: int, program: Program, following: Program) -> _RecomputeNotice | None:
     """When *following*, the next stage, tells *stage* to recompute; None if that cannot be planned."""
     recomputed, backward = _durations(program, "R", stage), _durations(following, "B", stage + 1)
     if not recomputed or not backward or sum(recomputed.values()) > sum(backward.values()):
@@ -203,7 +203,7 @@ def _notice(stage: int, program: Program, following: Program) -> _Notice | None:
     before = sum(backward.values()) - sum(recomputed.values())
     for layer, seconds in backward.items():
         if before < seconds:
-            return _Notice(stage + 1, layer, before)
+            return _RecomputeNotice(stage + 1, layer, before)
         before -= seconds
     return None
 
@@ -219,7 +219,7 @@ def _durations(program: Program, phase: str, stage: int) -> dict[str, float]:
     return seconds
 
 
-def _received(program: Program, notice: _Notice) -> Program:
+def _received(program: Program, notice: _RecomputeNotice) -> Program:
     """*program* with recomputations that wait for *notice*."""
     first = next(op.layer for op in program.distinct() if op.action and op.action.phase == "R")
 
@@ -233,7 +233,7 @@ def _received(program: Program, notice: _Notice) -> Program:
     return program.map_ops(change)
 
 
-def _sent(program: Program, notice: _Notice) -> Program:
+def _sent(program: Program, notice: _RecomputeNotice) -> Program:
     """*program* with *notice* sent in its backward passes."""
 
     def change(op: Op) -> Iterator[Op]:

@@ -8,12 +8,12 @@ context parallelism guide; Llama 3, arXiv:2407.21783, section 3.3.2; torchtitan,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.simulator.reading.quantities import Count
+from clustersim.simulator.reading.quantities import BelongsTo, Count
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.mesh import Axis, Mesh
 from clustersim.workloads.operators.model import Model
@@ -22,7 +22,7 @@ from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, 
 
 if TYPE_CHECKING:
     from clustersim.workloads.architectures.shape import Shape
-    from clustersim.workloads.operators.attentions.context_parallel import Context as Cut
+    from clustersim.workloads.operators.attentions.context_parallel import Context as ContextCut
 
 CONTEXT = "cp"
 
@@ -36,6 +36,9 @@ def _degrees(job: Job, chosen: Chosen) -> Sequence[int]:
     return divisors(gpus, max(1, job.tokens // LEAST_TOKENS))
 
 
+OF_SEVERAL = BelongsTo("cp", to="context parallelism, but cp is 1")
+
+
 class Context(Parallelism):
     """Context parallelism: ranks hold a part of every sequence each."""
 
@@ -46,18 +49,15 @@ class Context(Parallelism):
 
     cp: Count = 1
     """Ranks that share every sequence."""
-    cp_method: Literal["ring", "zigzag", "all_gather", "ulysses"] | None = None
+    cp_method: Annotated[Literal["ring", "zigzag", "all_gather", "ulysses"] | None, OF_SEVERAL] = None
     """ring (the default) passes keys and values around, all_gather gathers them, ulysses exchanges positions for heads
     (fewer key and value heads than ranks are repeated); zigzag is ring with cp_layout: zigzag."""
-    cp_layout: Literal["zigzag", "contiguous"] | None = None
+    cp_layout: Annotated[Literal["zigzag", "contiguous"] | None, OF_SEVERAL] = None
     """Positions of a rank: zigzag (the default, an early and a late chunk: equal work under a causal mask) or
     contiguous."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        for key in ("cp_method", "cp_layout"):
-            if self.cp == 1 and getattr(self, key) is not None:
-                raise Fault(key, "belongs to context parallelism, but cp is 1")
         if self.cp_method == "ulysses" and self.cp_layout is not None:
             raise Fault("cp_layout", "belongs to ring and all_gather; with ulysses a rank attends to all positions")
         if self.cp_method == "zigzag" and self.cp_layout == "contiguous":
@@ -65,12 +65,12 @@ class Context(Parallelism):
         return self
 
     @property
-    def cut(self) -> Cut:
+    def cut(self) -> ContextCut:
         """How sequences are cut."""
-        from clustersim.workloads.operators.attentions.context_parallel import Context as Cut
+        from clustersim.workloads.operators.attentions.context_parallel import Context as ContextCut
 
         method = "ring" if self.cp_method in (None, "zigzag") else str(self.cp_method)
-        return Cut(CONTEXT, self.cp, method, zigzag=self.cp_layout != "contiguous")
+        return ContextCut(CONTEXT, self.cp, method, zigzag=self.cp_layout != "contiguous")
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """The degree of ``cp``; no axis at all if it is 1."""
@@ -100,7 +100,7 @@ class Context(Parallelism):
         return {"cp_method": self.cut.method, **layout}
 
 
-def _check_length(shape: Shape, cut: Cut, name: str) -> None:
+def _check_length(shape: Shape, cut: ContextCut, name: str) -> None:
     """Raise `ScenarioError` unless the chunks of a sequence are equal, also on the shards of sequence parallelism."""
     from clustersim.workloads.architectures.shape import nearest_divisors
 
@@ -116,10 +116,10 @@ def _check_length(shape: Shape, cut: Cut, name: str) -> None:
         raise ScenarioError(f"{what} cp {cut.ranks} x tp {shards}, which sequence_parallel needs")
 
 
-def _check_attention(shape: Shape, cut: Cut, name: str) -> None:
+def _check_attention(shape: Shape, cut: ContextCut, name: str) -> None:
     """Raise `ScenarioError` if the attention of *shape* cannot be cut so."""
     from clustersim.workloads.architectures.shape import nearest_divisors
-    from clustersim.workloads.operators.attentions.cross_attention import Memory
+    from clustersim.workloads.operators.attentions.cross_attention import MemoryAttention
 
     if cut.method == "ulysses":
         groups, ranks = shape.key_value_heads, cut.ranks
@@ -133,7 +133,7 @@ def _check_attention(shape: Shape, cut: Cut, name: str) -> None:
             good = " or ".join(str(n) for n in nearest_divisors(groups, ranks) if n > 1) or "ring"
             what = f"cp = {ranks} does not divide the {groups} key and value heads of {name}{part}, nor they it"
             raise ScenarioError(f"{what}; {why}, or repeats of one; try {good}")
-        if isinstance(shape.attention, Memory):
+        if isinstance(shape.attention, MemoryAttention):
             raise ScenarioError(f"cp = {cut.ranks}: the heads of a memory are parameters, which cp does not cut; try 1")
     elif shape.attention != "flash":
         raise ScenarioError(

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.simulator.reading.quantities import Count
-from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.reading.quantities import BelongsTo, Count
 from clustersim.simulator.schedule.mesh import Axis, Mesh
 from clustersim.workloads.operators.lowering import Overlap
-from clustersim.workloads.operators.model import Model, Way
+from clustersim.workloads.operators.model import Model, OperatorLayer
+from clustersim.workloads.operators.operator_names import Way
 from clustersim.workloads.operators.parameter import REPLICAS
 from clustersim.workloads.parallelism._parallelism import Parallelism
-
-if TYPE_CHECKING:
-    from clustersim.workloads.operators.model import OperatorLayer
 
 DOMAIN = "domain"
 """The axis of the Pr ranks."""
@@ -44,15 +41,11 @@ class Domain(Parallelism):
 
     domain: Count = 1
     """Ranks that share every micro-batch of a convolutional model (Pr of Gholami et al., whose Pc is dp)."""
-    domain_layers: dict[str, Way] = Field(default_factory=dict)
+    domain_layers: Annotated[dict[str, Way], BelongsTo("domain", to="domain parallelism, but domain is 1")] = Field(
+        default_factory=dict
+    )
     """How layers are divided, by name or by kind (convolution, linear): domain, model or batch. By default images are
     cut (domain) and dense layers by their outputs (model)."""
-
-    @model_validator(mode="after")
-    def _needs_ranks(self) -> Self:
-        if self.domain_layers and self.domain == 1:
-            raise Fault("domain_layers", "belongs to domain parallelism, but domain is 1")
-        return self
 
     def degrees(self, ranks: int) -> Mapping[str, int]:
         """As given; no axis for one rank."""
@@ -68,7 +61,6 @@ class Domain(Parallelism):
         if self.domain == 1:
             return model
         from clustersim.workloads.operators.grids.domain import divided
-        from clustersim.workloads.operators.model import OperatorLayer
         from clustersim.workloads.operators.sharded import Side
 
         layers = [layer for layer in model.layers if isinstance(layer, OperatorLayer)]

@@ -5,8 +5,8 @@ those groups hold different experts, and what is left are ranks with equal weigh
 ``dp.expert`` (Liu et al. 2025, "MoE Parallel Folding", arXiv:2504.14960, section 3; Megatron-LM,
 core/parallel_state.py, order tp-ep-dp-pp). Neither degree adds ranks.
 
-The exchanges are in the model of one rank (`workloads.experts`). If loads are unequal, each rank of a group has a model
-of its own.
+The exchanges are in the model of one rank (`workloads.operators.experts`). If loads are unequal, each rank of a group
+has a model of its own.
 """
 
 from __future__ import annotations

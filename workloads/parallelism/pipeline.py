@@ -11,14 +11,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from inspect import signature
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
 from clustersim.simulator.reading.errors import ScheduleError, SimulatorError
 from clustersim.simulator.reading.lookup import attribute, function, names
 from clustersim.simulator.reading.names_and_parameters import known
-from clustersim.simulator.reading.quantities import Count, Flag, Index
+from clustersim.simulator.reading.quantities import BelongsTo, Count, Flag, Index
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.mesh import Axis, Mesh, family
 from clustersim.simulator.schedule.ops import Compute, Op
@@ -32,9 +32,9 @@ from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.operators.parameter import REPLICAS
 from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, TrainingStep, divisors
 from clustersim.workloads.parallelism._pipeline_messages import (
-    Message,
     MessagePlan,
     Parts,
+    PipelineMessage,
     late_recompute,
     message_plans,
 )
@@ -102,7 +102,7 @@ class Pipeline(Parallelism):
     layout: Literal["balanced", "embedding_as_layer"] | list[Index] | None = None
     """Layers of each stage: balanced, embedding_as_layer (embedding and logits count as a layer each), or a list of
     counts."""
-    split_rank: Count | None = None
+    split_rank: Annotated[Count | None, BelongsTo("pp", to="a pipeline, but pp is 1")] = None
     """Pipeline ranks of the encoder of an encoder-decoder, Megatron-LM's pipeline_model_parallel_split_rank; by default
     its share of the layers."""
     optimizer_sync: Flag | None = None
@@ -126,8 +126,6 @@ class Pipeline(Parallelism):
     def _has_virtual_stages(self) -> Self:
         if self.virtual_stages is not None and "virtual_stages" not in self._options:
             raise Fault("virtual_stages", f"belongs to an order that has them; {self.schedule} has not")
-        if self.split_rank is not None and self.pp == 1:
-            raise Fault("split_rank", "belongs to a pipeline, but pp is 1")
         if self.split_rank is not None and self.stages_per_rank > 1:
             raise Fault("split_rank", f"belongs to an order with one stage for each rank, not to {self.schedule}")
         return self
@@ -231,7 +229,7 @@ class Pipeline(Parallelism):
                 raise
             raise ScheduleError(f"{self.schedule} failed: {type(error).__name__}: {error}") from error
         if not isinstance(order, Order):
-            raise ScheduleError(f"{self.schedule} must return simulator.schedule.Order, not {type(order).__name__}")
+            raise ScheduleError(f"{self.schedule} must return clustersim.Order, not {type(order).__name__}")
         if "." in self.schedule and not is_file(self.schedule):
             self._check_own(order, micro_batches)
         return order
@@ -299,6 +297,8 @@ def pipeline_parallel(
     coordinates = schedule.mesh.axes[PIPELINE].places(schedule.mesh.world_size)[1].tolist()
     if list(schedule.program_of) != coordinates:
         raise ScheduleError(f"pipeline_parallel wants one program for each coordinate of {PIPELINE}")
+    if len(schedule.programs) == 1:
+        return schedule
     layers = {layer.name: layer for layer in model.layers}
     rows = [list(actions(program, "FBIW")) for program in schedule.programs]
     boundaries = _boundaries(schedule, layers, micro_batch_size)
@@ -349,7 +349,9 @@ def _with_messages(program: Program, row: Sequence[tuple[int, Action]], plan: Me
     return program.with_templated_ops(TemplatedOps.from_names(templates, blocks))
 
 
-def _joined(ops: Sequence[Op], incoming: Sequence[Message], outgoing: Sequence[Message]) -> Iterator[Op]:
+def _joined(
+    ops: Sequence[Op], incoming: Sequence[PipelineMessage], outgoing: Sequence[PipelineMessage]
+) -> Iterator[Op]:
     """*ops*: the first Compute of an action waits for its *incoming* message, its *outgoing* one follows the last."""
     awaited = {message.wanted: message for message in incoming}
     sent = {message.made: message for message in outgoing}

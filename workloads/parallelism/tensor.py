@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.simulator.reading.quantities import Count, Flag, Fraction
+from clustersim.simulator.reading.quantities import BelongsTo, Count, Flag, Fraction
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.program import Program
@@ -73,6 +73,13 @@ def _overlapped(job: Job, chosen: Chosen) -> Sequence[bool]:
     return (True, False) if job.overlaps and chosen["sequence_parallel"] is True else (False,)
 
 
+OF_SEVERAL = BelongsTo("tp", to="tensor parallelism, but tp is 1")
+
+OF_1D = BelongsTo("mode", "1d", to="tp_mode 1d, but it is {value}")
+
+OF_AXONN = BelongsTo("mode", "3d", to="AxoNN's grid (tp: x, y and z), but tp_mode is {value}")
+
+
 class Tensor(Parallelism):
     """Tensor parallelism: ranks hold a shard of every layer each."""
 
@@ -92,14 +99,14 @@ class Tensor(Parallelism):
     (AxoNN; tp is then x, y and z, auto, or a number whose grid its communication model chooses)."""
     tp_depth: Count | None = None
     """Square grids of tp_mode 2.5d."""
-    auto_parallelize: Flag = False
+    auto_parallelize: Annotated[Flag, OF_AXONN] = False
     """AxoNN replaces linear layers only, as its auto_parallelize does: each exchanges samples for features and back."""
-    sequence_parallel: Flag = False
+    sequence_parallel: Annotated[Flag, OF_SEVERAL, OF_1D] = False
     """Norms and dropout run on a shard of the sequence on each tensor-parallel rank."""
-    tp_overlap: Flag | Fraction | list[Overlapped] = False
+    tp_overlap: Annotated[Flag | Fraction | list[Overlapped], OF_SEVERAL] = False
     """Fraction of each tensor-parallel exchange that overlaps with its matrix product; true is all of it. On AxoNN's
     grid a list of what overlaps: all_reduce, reduce_scatter, all_gather."""
-    tp_split: Literal["column_row", "column_column"] = "column_row"
+    tp_split: Annotated[Literal["column_row", "column_column"], OF_SEVERAL, OF_1D] = "column_row"
     """column_row is Megatron-LM's, with one exchange for two products; column_column has one for each."""
 
     tp_head: Literal["vocabulary", "sequence"] = "vocabulary"
@@ -107,13 +114,7 @@ class Tensor(Parallelism):
     sequence."""
 
     @model_validator(mode="after")
-    def _needs_several_ranks(self) -> Self:
-        if self.tp == 1:
-            for key in ("sequence_parallel", "tp_overlap"):
-                if getattr(self, key):
-                    raise Fault(key, "belongs to tensor parallelism, but tp is 1")
-            if self.by_columns:
-                raise Fault("tp_split", "belongs to tensor parallelism, but tp is 1")
+    def _fits_the_sequence(self) -> Self:
         if self.tp_head == "sequence" and not self.sequence_parallel:
             raise Fault("tp_head", "sequence belongs to sequence_parallel: true")
         if self.by_columns and self.sequence_parallel:
@@ -125,15 +126,10 @@ class Tensor(Parallelism):
         mode = self.mode
         if self.tp_mode and self.tp_mode != mode:
             raise Fault("tp_mode", f"must be 3d, not {self.tp_mode}: tp is {'auto' if self.tp == AUTO else 'a grid'}")
-        if mode != "1d" and (self.sequence_parallel or self.by_columns):
-            key = "sequence_parallel" if self.sequence_parallel else "tp_split"
-            raise Fault(key, f"belongs to tp_mode 1d, but it is {mode}")
         if (self.tp_depth is None) is (mode == "2.5d"):
             raise Fault(
                 "tp_depth", f"belongs to tp_mode 2.5d, {'which needs it' if mode == '2.5d' else f'but it is {mode}'}"
             )
-        if self.auto_parallelize and mode != "3d":
-            raise Fault("auto_parallelize", f"belongs to AxoNN's grid (tp: x, y and z), but tp_mode is {mode}")
         if self.tp_overlap and (isinstance(self.tp_overlap, list), mode) not in ((False, "1d"), (True, "3d")):
             form = {"1d": "true or a fraction", "3d": f"a list of {', '.join(OVERLAPPED)}"}.get(mode, "false")
             raise Fault("tp_overlap", f"must be {form} with tp_mode {mode}")

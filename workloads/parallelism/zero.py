@@ -36,7 +36,7 @@ from clustersim.simulator.reading.quantities import Count, Flag, Size, whole_num
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, Reduction, Weights, bucket_copies
-from clustersim.workloads.data_parallel.parameter_gathers import PLAIN, Gathering, Limits
+from clustersim.workloads.data_parallel.parameter_gathers import PLAIN, Gathering, GatherLimits
 from clustersim.workloads.data_parallel.sharded_states import (
     Groups,
     GroupSizes,
@@ -62,7 +62,7 @@ SHARDED: Mapping[int, tuple[str, ...]] = {
 BUCKET_ELEMENTS = 500_000_000
 """DeepSpeed, runtime/zero/config.py: ``reduce_bucket_size`` of 5e8 elements."""
 
-LIMITS = Limits(reuse=1e9, live=1e9)
+LIMITS = GatherLimits(reuse=1e9, live=1e9)
 """DeepSpeed's defaults (runtime/zero/config.py)."""
 
 

@@ -28,7 +28,7 @@ PACKAGE = "clustersim.workloads.reductions"
 COMMUNICATIONS = Collective | Send | Recv
 
 
-class Compression(Section):
+class CompressionKeys(Section):
     """How gradients are compressed: *method* is a file of this folder, or an import path; more keys are its own."""
 
     model_config = ConfigDict(extra="allow")

@@ -15,8 +15,7 @@ from typing import Literal
 
 from clustersim.simulator.hardware.kernel import Kernel, matmul, memory_bound
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.workloads.data_parallel.buckets import Bucket
-from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Round
+from clustersim.workloads.data_parallel.buckets import Bucket, BucketCode, CodedMessage, Round
 
 SECTOR = 32
 """Bytes of the smallest access to a GPU's memory: an element at a random place costs as many (NVIDIA, "CUDA C++ Best
@@ -99,7 +98,7 @@ class Quantiser:
     total: Callable[[Bucket, int], tuple[Kernel, ...]]
     answers: bool = False
 
-    def code(self, bucket: Bucket, kind: str, exchange: Exchange, *, error_feedback: bool) -> Code:
+    def code(self, bucket: Bucket, kind: str, exchange: Exchange, *, error_feedback: bool) -> BucketCode:
         """How *bucket* is summed in place of a collective of *kind*; an all-reduce by *exchange*."""
         size = self.size(bucket)
         encode = self.encode(bucket)
@@ -109,22 +108,24 @@ class Quantiser:
         if kind == "reduce":
             decode = (*self.total(bucket, 1), memory_bound(3 * bucket.nbytes)) if self.answers else ()
             answer = size if self.answers else None
-            return Code((Round(encode, (CodedMessage(size),)),), decode, sent=size, held=size, kept=kept, answer=answer)
+            return BucketCode(
+                (Round(encode, (CodedMessage(size),)),), decode, sent=size, held=size, kept=kept, answer=answer
+            )
         ranks = ranks_of(bucket)
         part = replace(bucket, nbytes=bucket.nbytes / ranks)
         if kind == "reduce_scatter":
             scattered = Round(encode, (CodedMessage(size, "all_to_all"),))
-            return Code((scattered,), self.total(part, ranks), sent=size, held=2 * size, kept=kept)
+            return BucketCode((scattered,), self.total(part, ranks), sent=size, held=2 * size, kept=kept)
         if exchange == "all_gather":
             gathered = Round(encode, (CodedMessage(ranks * size, "all_gather"),))
-            return Code((gathered,), self.total(bucket, ranks), sent=size, held=(1 + ranks) * size, kept=kept)
+            return BucketCode((gathered,), self.total(bucket, ranks), sent=size, held=(1 + ranks) * size, kept=kept)
         again = (*self.total(part, ranks), *self.encode(part))
         rounds = (
             Round(encode, (CodedMessage(size, "all_to_all"),)),
             Round(again, (CodedMessage(ranks * self.size(part), "all_gather"),)),
         )
         held = 2 * size + part.nbytes + ranks * self.size(part)
-        return Code(rounds, self.total(bucket, 1), sent=size, held=held, kept=kept)
+        return BucketCode(rounds, self.total(bucket, 1), sent=size, held=held, kept=kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,15 @@ from __future__ import annotations
 
 from clustersim.simulator.hardware.kernel import memory_bound
 from clustersim.simulator.reading.quantities import Count
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
+    BucketCode,
+    CodedMessage,
+    Compressed,
+    Reduction,
+    Round,
+    compressed,
+)
 from clustersim.workloads.reductions._encoding import copied, copied_back, ranks_of, singular_values, split
 from clustersim.workloads.reductions.powersgd import NEEDS_MATRICES
 
@@ -22,7 +29,7 @@ WORTH = 1.0
 def atomo(reduction: Reduction, rank: Count = 3) -> Compressed:
     """So many singular values with both vectors, r (n + m + 1) elements in place of n m; vectors are summed whole."""
 
-    def code(bucket: Bucket, kind: str) -> Code:
+    def code(bucket: Bucket, kind: str) -> BucketCode:
         found = split(bucket, rank, WORTH)
         width, whole = bucket.width, found.elements * bucket.width
         factors = float(sum(one.rank * (one.rows + one.columns + 1) for one in found.matrices) * width)
@@ -30,7 +37,7 @@ def atomo(reduction: Reduction, rank: Count = 3) -> Compressed:
         kernels = (*kernels, *copied(found, width))
         if kind == "reduce":
             sent = whole + factors
-            return Code((Round(kernels, (CodedMessage(sent),)),), (), sent=sent, held=sent)
+            return BucketCode((Round(kernels, (CodedMessage(sent),)),), (), sent=sent, held=sent)
         ranks = ranks_of(bucket)
         messages = [CodedMessage(whole)] if whole else []
         messages += [CodedMessage(ranks * factors, "all_gather")] if factors else []
@@ -38,6 +45,6 @@ def atomo(reduction: Reduction, rank: Count = 3) -> Compressed:
         added = 3.0 * width * sum(one.elements for one in found.matrices)
         decode = (*copied_back(found, width), *products, memory_bound(ranks * added, launches=ranks))
         held = whole + (1 + ranks) * factors
-        return Code((Round(kernels, tuple(messages)),), decode, sent=whole + factors, held=held)
+        return BucketCode((Round(kernels, tuple(messages)),), decode, sent=whole + factors, held=held)
 
     return compressed(reduction, "atomo", code, {"reduce_scatter": NEEDS_MATRICES})

@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 from clustersim.simulator.hardware.kernel import BYTES
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
+    BucketCode,
+    CodedMessage,
+    Compressed,
+    Reduction,
+    Round,
+    compressed,
+)
 from clustersim.workloads.reductions._encoding import passes
 
 
@@ -17,11 +24,11 @@ def fp16(reduction: Reduction, dtype: Literal["fp16", "bf16"] = "fp16") -> Compr
     the number of ranks; the sum is copied back. Gradients of 16 bits are only divided.
     """
 
-    def code(bucket: Bucket, kind: str) -> Code:
+    def code(bucket: Bucket, kind: str) -> BucketCode:
         narrow = bucket.elements * BYTES[dtype]
         cast = bucket.width > BYTES[dtype]
         kernels = passes(*([bucket.nbytes + narrow] if cast else []), 2 * narrow)
         decode = () if kind == "reduce" else passes(narrow + bucket.nbytes)
-        return Code((Round(kernels, (CodedMessage(narrow),)),), decode, sent=narrow, held=narrow if cast else 0.0)
+        return BucketCode((Round(kernels, (CodedMessage(narrow),)),), decode, sent=narrow, held=narrow if cast else 0.0)
 
     return compressed(reduction, "fp16", code)

@@ -10,8 +10,15 @@ from __future__ import annotations
 
 from clustersim.simulator.hardware.kernel import Kernel, matmul, memory_bound
 from clustersim.simulator.reading.quantities import Count, Flag
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
+    BucketCode,
+    CodedMessage,
+    Compressed,
+    Reduction,
+    Round,
+    compressed,
+)
 from clustersim.workloads.reductions._encoding import Matrix, copied, copied_back, error_added, error_kept, split
 from clustersim.workloads.reductions.powersgd import MIN_COMPRESSION_RATE, NEEDS_MATRICES
 
@@ -19,7 +26,7 @@ from clustersim.workloads.reductions.powersgd import MIN_COMPRESSION_RATE, NEEDS
 def gradzip(reduction: Reduction, rank: Count = 1, error_feedback: Flag = True) -> Compressed:
     """One factor with *rank* columns, r (n + m) / 2 elements on average in place of n m."""
 
-    def code(bucket: Bucket, kind: str) -> Code:
+    def code(bucket: Bucket, kind: str) -> BucketCode:
         found = split(bucket, rank, MIN_COMPRESSION_RATE)
         width, whole = bucket.width, found.elements * bucket.width
         factor = (found.left + found.right) / 2 * width
@@ -30,14 +37,14 @@ def gradzip(reduction: Reduction, rank: Count = 1, error_feedback: Flag = True) 
         kept = 2 * factor + copy
         if kind == "reduce":
             sent = Round(kernels, (CodedMessage(whole + factor),))
-            return Code((sent,), (), whole + factor, held=whole + copy, kept=kept)
+            return BucketCode((sent,), (), whole + factor, held=whole + copy, kept=kept)
         messages = tuple(CodedMessage(nbytes) for nbytes in (whole, factor) if nbytes)
         decode = (
             *copied_back(found, width),
             *(one.product(bucket.dtype) for one in found.matrices),
             *((error_kept(bucket),) if error_feedback else ()),
         )
-        return Code((Round(kernels, messages),), decode, whole + factor, held=whole + copy, kept=kept)
+        return BucketCode((Round(kernels, messages),), decode, whole + factor, held=whole + copy, kept=kept)
 
     return compressed(reduction, "gradzip", code, {"reduce_scatter": NEEDS_MATRICES})
 

@@ -13,8 +13,15 @@ from typing import Literal
 
 from clustersim.simulator.hardware.kernel import Kernel, memory_bound
 from clustersim.simulator.reading.quantities import Fraction
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
+    BucketCode,
+    CodedMessage,
+    Compressed,
+    Reduction,
+    Round,
+    compressed,
+)
 from clustersim.workloads.reductions._encoding import SCALE, error_added, passes, ranks_of
 
 WARM_UP = 0.15
@@ -34,10 +41,10 @@ def one_bit_adam(
     The exchange is part of the optimizer step, so that it never runs beside the backward pass.
     """
 
-    def code(bucket: Bucket, kind: str) -> Code:
+    def code(bucket: Bucket, kind: str) -> BucketCode:
         if phase == "warm_up":
             plain = Round((), (CodedMessage(bucket.nbytes),))
-            return Code((plain,), (), sent=bucket.nbytes, held=0.0, kept=_errors(bucket), warm_up=warm_up)
+            return BucketCode((plain,), (), sent=bucket.nbytes, held=0.0, kept=_errors(bucket), warm_up=warm_up)
         ranks = ranks_of(bucket)
         bits, scales = bucket.elements / 8, float(ranks * SCALE)
         part = replace(bucket, nbytes=bucket.nbytes / ranks)
@@ -49,7 +56,7 @@ def one_bit_adam(
         )
         decode = (*_unpacked(bucket), memory_bound(2 * bucket.nbytes))
         held = 3 * bits + bucket.nbytes
-        return Code(rounds, decode, bits + SCALE, held, _errors(bucket), synchronous=True, warm_up=warm_up)
+        return BucketCode(rounds, decode, bits + SCALE, held, _errors(bucket), synchronous=True, warm_up=warm_up)
 
     return compressed(reduction, "one_bit_adam", code, {"reduce_scatter": REFUSED, "reduce": REFUSED})
 

@@ -12,8 +12,15 @@ from __future__ import annotations
 
 from clustersim.simulator.hardware.kernel import Kernel, memory_bound
 from clustersim.simulator.reading.quantities import Count, Flag, Index, Ratio
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
+    BucketCode,
+    CodedMessage,
+    Compressed,
+    Reduction,
+    Round,
+    compressed,
+)
 from clustersim.workloads.reductions._encoding import (
     Split,
     copied,
@@ -53,7 +60,7 @@ def powersgd(
     ``batch_tensors_with_same_shape``).
     """
 
-    def code(bucket: Bucket, kind: str) -> Code:
+    def code(bucket: Bucket, kind: str) -> BucketCode:
         found = split(bucket, rank, min_compression_rate)
         found = found.batched() if batched else found
         width, whole = bucket.width, found.elements * bucket.width
@@ -73,7 +80,7 @@ def powersgd(
             *((error_kept(bucket),) if error_feedback else ()),
         )
         kept = left + right + (bucket.nbytes if error_feedback else 0.0)
-        return Code(
+        return BucketCode(
             tuple(rounds),
             decode,
             sent=whole + left + right,

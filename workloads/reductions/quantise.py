@@ -1,7 +1,7 @@
 """Gradients are sent in 2, 4 or 8 bits with a scale for each group of elements (QSGD).
 
-Alistarh et al., "QSGD", NeurIPS 2017 (arXiv:1610.02132). How the messages are exchanged: `workloads.gradients.
-quantised`. QSGD and torch's quantization hooks gather them; ZeRO++ and CGX sum parts.
+Alistarh et al., "QSGD", NeurIPS 2017 (arXiv:1610.02132). How the messages are exchanged:
+`workloads.reductions._encoding`. QSGD and torch's quantization hooks gather them; ZeRO++ and CGX sum parts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from pydantic import BeforeValidator
 
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading.quantities import Count, Flag, whole_number
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import Code, Compressed, compressed
+from clustersim.workloads.data_parallel.buckets import Bucket, BucketCode, Compressed, Reduction, compressed
 from clustersim.workloads.reductions._encoding import SCALE, Exchange, Quantiser, passes
 
 GROUP = 512
@@ -47,7 +46,7 @@ def quantise(
 
     quantiser = Quantiser(size, encode, total)
 
-    def code(bucket: Bucket, kind: str) -> Code:
+    def code(bucket: Bucket, kind: str) -> BucketCode:
         return quantiser.code(bucket, kind, exchange, error_feedback=error_feedback)
 
     return compressed(reduction, "quantise", code)

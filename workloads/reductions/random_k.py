@@ -10,8 +10,15 @@ from math import ceil
 
 from clustersim.simulator.hardware.kernel import memory_bound
 from clustersim.simulator.reading.quantities import Flag, Fraction
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
+    BucketCode,
+    CodedMessage,
+    Compressed,
+    Reduction,
+    Round,
+    compressed,
+)
 from clustersim.workloads.reductions._encoding import LONG_INDEX, SECTOR, error_added, passes
 
 
@@ -19,7 +26,7 @@ def random_k(reduction: Reduction, density: Fraction = 0.01, error_feedback: Fla
     """The share *density* of each bucket: indices are drawn, values gathered, and their sum written to a bucket of
     zeros."""
 
-    def code(bucket: Bucket, kind: str) -> Code:
+    def code(bucket: Bucket, kind: str) -> BucketCode:
         count = ceil(density * bucket.elements)
         values = float(count * bucket.width)
         touched = count * (LONG_INDEX + SECTOR)
@@ -29,6 +36,6 @@ def random_k(reduction: Reduction, density: Fraction = 0.01, error_feedback: Fla
         decode = () if kind == "reduce" else passes(bucket.nbytes, touched + SECTOR * count + values)
         held = values + count * LONG_INDEX
         kept = bucket.nbytes if error_feedback else 0.0
-        return Code((Round(kernels, (CodedMessage(values),)),), decode, sent=values, held=held, kept=kept)
+        return BucketCode((Round(kernels, (CodedMessage(values),)),), decode, sent=values, held=held, kept=kept)
 
     return compressed(reduction, "random_k", code)

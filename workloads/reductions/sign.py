@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from clustersim.simulator.hardware.kernel import Kernel, memory_bound
 from clustersim.simulator.reading.quantities import Flag
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import Code, Compressed, compressed
+from clustersim.workloads.data_parallel.buckets import Bucket, BucketCode, Compressed, Reduction, compressed
 from clustersim.workloads.reductions._encoding import Exchange, Quantiser, passes
 
 INT = 4
@@ -41,7 +40,7 @@ def sign(reduction: Reduction, exchange: Exchange = "all_gather", error_feedback
 
     quantiser = Quantiser(size, encode, total, answers=True)
 
-    def code(bucket: Bucket, kind: str) -> Code:
+    def code(bucket: Bucket, kind: str) -> BucketCode:
         return quantiser.code(bucket, kind, exchange, error_feedback=error_feedback)
 
     return compressed(reduction, "sign", code)

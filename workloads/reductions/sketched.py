@@ -12,8 +12,15 @@ from math import ceil
 
 from clustersim.simulator.hardware.kernel import Kernel, memory_bound
 from clustersim.simulator.reading.quantities import Count, Flag, Fraction
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
+    BucketCode,
+    CodedMessage,
+    Compressed,
+    Reduction,
+    Round,
+    compressed,
+)
 from clustersim.workloads.reductions._encoding import LONG_INDEX, SECTOR, error_added, passes, selected
 
 ROWS = 5
@@ -41,7 +48,7 @@ def sketched(
     *candidates*: values of the second round for each one that is used.
     """
 
-    def code(bucket: Bucket, kind: str) -> Code:
+    def code(bucket: Bucket, kind: str) -> BucketCode:
         n, width = bucket.elements, bucket.width
         sketch = rows * ceil(share * n / rows) * width
         chosen = ceil(density * n)
@@ -58,7 +65,7 @@ def sketched(
         decode = (*passes(2 * values, bucket.nbytes, chosen * (LONG_INDEX + SECTOR)), *_kept(bucket, error_feedback))
         held = sketch + (rows + 1) * bucket.nbytes + values
         kept = bucket.nbytes if error_feedback else 0.0
-        return Code(rounds, decode, sent=sketch + values, held=held, kept=kept)
+        return BucketCode(rounds, decode, sent=sketch + values, held=held, kept=kept)
 
     return compressed(reduction, "sketched", code, REFUSED)
 

@@ -11,8 +11,15 @@ from math import ceil
 
 from clustersim.simulator.hardware.kernel import memory_bound
 from clustersim.simulator.reading.quantities import Flag, Fraction
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Compressed, Round, compressed
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
+    BucketCode,
+    CodedMessage,
+    Compressed,
+    Reduction,
+    Round,
+    compressed,
+)
 from clustersim.workloads.reductions._encoding import INDEX, SECTOR, added_sparse, error_added, ranks_of, selected
 
 WHOLE_SUM = "every rank gets the whole sum, so that sharded gradients save nothing; take ddp, or zero with stage: 0"
@@ -24,7 +31,7 @@ def top_k(reduction: Reduction, density: Fraction = 0.01, error_feedback: Flag =
     What is kept for the next step is a copy of the bucket with zeros at the chosen places.
     """
 
-    def code(bucket: Bucket, kind: str) -> Code:
+    def code(bucket: Bucket, kind: str) -> BucketCode:
         count = ceil(density * bucket.elements)
         values, indices = count * bucket.width, count * INDEX
         kernels = selected(bucket, count)
@@ -34,10 +41,10 @@ def top_k(reduction: Reduction, density: Fraction = 0.01, error_feedback: Flag =
         kept = bucket.nbytes if error_feedback else 0.0
         sent = values + indices
         if kind == "reduce":
-            return Code((Round(kernels, (CodedMessage(sent),)),), (), sent=sent, held=sent, kept=kept)
+            return BucketCode((Round(kernels, (CodedMessage(sent),)),), (), sent=sent, held=sent, kept=kept)
         ranks = ranks_of(bucket)
         gathers = CodedMessage(ranks * values, "all_gather"), CodedMessage(ranks * indices, "all_gather")
         decode = added_sparse(bucket, count, ranks)
-        return Code((Round(kernels, gathers),), decode, sent=sent, held=(1 + ranks) * sent, kept=kept)
+        return BucketCode((Round(kernels, gathers),), decode, sent=sent, held=(1 + ranks) * sent, kept=kept)
 
     return compressed(reduction, "top_k", code, {"reduce_scatter": WHOLE_SUM})

@@ -17,8 +17,15 @@ from collections.abc import Iterable
 from clustersim.simulator.hardware.kernel import memory_bound
 from clustersim.simulator.reading.quantities import Count, Flag
 from clustersim.simulator.schedule.ops import Op
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
-from clustersim.workloads.data_parallel.compressed_reduction import Code, CodedMessage, Round, compressed, wrapped
+from clustersim.workloads.data_parallel.buckets import (
+    Bucket,
+    BucketCode,
+    CodedMessage,
+    Reduction,
+    Round,
+    compressed,
+    wrapped,
+)
 from clustersim.workloads.data_parallel.parameter_gathers import Gathering
 from clustersim.workloads.data_parallel.sharded_states import REPLICA, SHARD
 from clustersim.workloads.operators.parameter import REPLICAS
@@ -53,7 +60,7 @@ def zeropp(
     if not quantized_gradients:
         return reduction
 
-    def code(bucket: Bucket, kind: str) -> Code:
+    def code(bucket: Bucket, kind: str) -> BucketCode:
         return _code(bucket, hpz_partition_size)
 
     quantised = compressed(reduction, "zeropp", code, {"all_reduce": NEEDS_SHARDS})
@@ -71,7 +78,7 @@ def gathering(
     return Gathering(WEIGHT_BYTES if quantized_weights else None, hpz_partition_size)
 
 
-def _code(bucket: Bucket, ranks: int) -> Code:
+def _code(bucket: Bucket, ranks: int) -> BucketCode:
     """All-to-alls of *bucket* among the *ranks* of a node and across nodes, or one among all ranks."""
     two = 1 < ranks < bucket.ranks
     nodes = bucket.ranks // ranks if two else 1
@@ -83,7 +90,7 @@ def _code(bucket: Bucket, ranks: int) -> Code:
     if two:
         # what arrives is dequantised, summed and quantised in one kernel (section 3.3 of the paper)
         rounds.append(Round((memory_bound(within + across),), (CodedMessage(across, "all_to_all", REPLICA),)))
-    return Code(
+    return BucketCode(
         tuple(rounds),
         (memory_bound((across or within) + bucket.nbytes / bucket.ranks),),
         sent=within + across,

@@ -22,7 +22,7 @@ from clustersim.scenarios.exchange.exporting._megatron_experts import LOSS, expe
 from clustersim.scenarios.exchange.program_keys import argument
 from clustersim.scenarios.scenario import Scenario
 from clustersim.workloads.architectures.attention_keys import LatentKeys, windows_of
-from clustersim.workloads.architectures.expert_keys import ExpertKeys
+from clustersim.workloads.architectures.block_keys import ExpertKeys
 from clustersim.workloads.architectures.model_keys import Named
 from clustersim.workloads.architectures.specification import TransformerSpecification
 from clustersim.workloads.parallelism.expert import Expert

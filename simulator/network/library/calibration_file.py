@@ -26,7 +26,8 @@ from clustersim.simulator.network.transport import Transport
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.lookup import function, is_path
-from clustersim.simulator.reading.quantities import Section, Version, written
+from clustersim.simulator.reading.plain_text import written
+from clustersim.simulator.reading.quantities import Section, Version
 from clustersim.simulator.reading.validation import Fault, listed, near, validated
 from clustersim.simulator.reading.yaml_and_json import read
 

@@ -10,7 +10,7 @@ from clustersim.scenarios.build.grid_choice import NEAR, profiled
 from clustersim.simulator.network.library.calibration_file import transport
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.topologies.uniform_and_tree import uniform
-from clustersim.workloads.parallelism._axonn import FourDimensions, Product, communication_seconds
+from clustersim.workloads.parallelism._axonn import FourDimensions, LayerProduct, communication_seconds
 
 SCENARIO = {
     "version": 1,
@@ -34,14 +34,14 @@ def test_equations_of_one_product_by_hand():
     m, block = rows / (8 * 2), k * n / (2 * 4)
     sums = 2 * 3 / 4 * m * n / 2 + 2 * 1 / 2 * m * k / 4
     expected = (2 * (3 * 7 / 8 * block + sums) + 4 * 2 * 1 / 2 * block / 8) / rate
-    found = communication_seconds([Product(k, n)], rows, grid, lambda before, ranks: rate, width=2)
+    found = communication_seconds([LayerProduct(k, n)], rows, grid, lambda before, ranks: rate, width=2)
     assert found == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_second_product_of_a_block_is_the_first_one_turned_round():
     grid, turned = FourDimensions(2, 4, 2, 1), FourDimensions(4, 2, 2, 1)
     rate = {2: 1e9, 4: 3e9}.get
-    one, two = Product(64, 96), Product(64, 96, transposed=True)
+    one, two = LayerProduct(64, 96), LayerProduct(64, 96, transposed=True)
     seconds = [
         communication_seconds([made], 512, where, lambda before, ranks: rate(ranks, 1e9), width=2)
         for made, where in ((one, grid), (two, turned))
@@ -121,7 +121,12 @@ def test_the_authors_own_program(grid, seconds):
     """
     y, x, z, d = grid
     h = 9216
-    layer = [Product(h, 3 * h), Product(h, h, transposed=True), Product(h, 4 * h), Product(h, 4 * h, transposed=True)]
+    layer = [
+        LayerProduct(h, 3 * h),
+        LayerProduct(h, h, transposed=True),
+        LayerProduct(h, 4 * h),
+        LayerProduct(h, 4 * h, transposed=True),
+    ]
     found = communication_seconds(
         layer * 38, 8192 * 2048, FourDimensions(x, y, z, d), authors_bandwidth, width=2, forwards=2
     )

@@ -175,7 +175,10 @@ def test_orders_without_whole_backward_passes_are_refused(order, message):
 @pytest.mark.parametrize(
     ("recompute", "message"),
     [
-        ({"method": "optimum"}, "training.recompute.method: must be none, selective, full, uniform, block or optimal"),
+        (
+            {"method": "optimum"},
+            "training.recompute.method: must be none, selective, full, uniform, block, operators or",
+        ),
         ("uniform", "training.recompute: uniform counts layers; write {method: uniform, num_layers: 1}"),
         ({"method": "full", "num_layers": 2}, "training.recompute.num_layers: belongs to method: uniform or block"),
         ({"method": "block", "budget": "1 GB"}, "training.recompute.budget: belongs to method: optimal, not to block"),

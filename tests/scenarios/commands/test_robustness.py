@@ -299,7 +299,7 @@ def test_an_order_of_ones_own(
     (package / "boom.py").write_text("def boom(stages, micro_batches):\n    return 1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name, message in (
-        ("lifo", "must return simulator.schedule.Order, not list"),
+        ("lifo", "must return clustersim.Order, not list"),
         ("boom", "failed: ZeroDivisionError: division by zero"),
     ):
         setting = f"parallelism={{pp: 2, schedule: orders_of_robustness.{name}}}"

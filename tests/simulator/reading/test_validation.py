@@ -11,6 +11,7 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import (
     Amount,
     Bandwidth,
+    BelongsTo,
     Count,
     Flag,
     Fraction,
@@ -110,3 +111,41 @@ def test_quantities_are_si(kind: Any, text: str, si: float) -> None:
 def test_a_count_is_a_whole_number_of_sense(value: Any) -> None:
     with pytest.raises(ValidationError):
         TypeAdapter(Count).validate_python(value)
+
+
+class Road(Section):
+    surface: str = "gravel"
+    lanes: Count = 1
+    stripes: Annotated[Count | None, BelongsTo("surface", "tar", "concrete", among=("gravel", "tar", "concrete"))] = (
+        None
+    )
+    median: Annotated[list[str], BelongsTo("wide", True, to="a wide road, not {value}")] = Field(default_factory=list)
+    shoulder: Annotated[Flag, BelongsTo("lanes", to="several lanes, but lanes is {value}")] = False
+
+    @property
+    def wide(self) -> bool:
+        return self.lanes > 3
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        ({"stripes": 2}, "stripes: belongs to surface tar or concrete, but surface is gravel"),
+        ({"stripes": 2, "surface": "tar"}, ""),
+        ({"stripes": None}, ""),
+        ({"stripes": 2, "surface": "my.own"}, ""),
+        ({"median": ["tree"], "lanes": 3}, "median: belongs to a wide road, not False"),
+        ({"median": [], "lanes": 3}, ""),
+        ({"median": ["tree"], "lanes": 4}, ""),
+        ({"shoulder": True}, "shoulder: belongs to several lanes, but lanes is 1"),
+        ({"shoulder": True, "lanes": 2}, ""),
+    ],
+)
+def test_a_key_belongs_to_values_of_another(data: dict[str, Any], fault: str) -> None:
+    try:
+        validated(Document(data), Road)
+    except ScenarioError as error:
+        assert fault
+        assert fault in str(error)
+    else:
+        assert not fault

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from clustersim.scenarios import Scenario
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.workloads.architectures.convolutional import ConvolutionalBuilder
+from clustersim.workloads.architectures.image_models import ConvolutionalBuilder
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.operators.convolution import Convolution, Image
 from clustersim.workloads.operators.linear import Linear

@@ -15,10 +15,9 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.topologies.uniform_and_tree import uniform
-from clustersim.workloads.architectures.specification import ConvolutionalSpecification
+from clustersim.workloads.architectures.image_model_keys import ConvolutionalSpecification
 from clustersim.workloads.architectures.timed_models import UnitLayer
-from clustersim.workloads.data_parallel.buckets import Bucket
-from clustersim.workloads.data_parallel.compressed_reduction import Coding
+from clustersim.workloads.data_parallel.buckets import Bucket, Coding
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.parameter import matrix, parameter_tensors

@@ -3,9 +3,9 @@
 The rules of memory are those of Beaumont et al. 2019 (arXiv:1911.13214, table 1): while an operation runs, its inputs,
 its outputs and its extra bytes are held beside everything that is stored.
 
-The rules of memory are those of `chains.execution`. A tape is held in two parts, a_l and the rest, since a copy to the
-host takes the rest together with a_(l-1). Bytes on their way to the host count until the computation has waited for
-them, so that the peak holds for every bandwidth.
+With copies a tape is held in two parts, a_l and the rest, since a copy to the host takes the rest together with
+a_(l-1). Bytes on their way to the host count until the computation has waited for them, so that the peak holds for
+every bandwidth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.workloads.memory.chains.chain import Chain
-from clustersim.workloads.memory.chains.sequence import ACTIVATION, ChainSequence, Kind, Operation
+from clustersim.workloads.memory.chains.sequence import ACTIVATION, ChainOperation, ChainSequence, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class _Memory:
         self.stored = self.peak = chain.input_bytes
         self.seconds = 0.0
 
-    def run(self, operation: Operation) -> None:
+    def run(self, operation: ChainOperation) -> None:
         """Execute *operation*. Raises `KeyError` with the name of a tensor that is missing."""
         if operation.kind.is_forward:
             self._forward(operation)
@@ -73,7 +73,7 @@ class _Memory:
         else:
             raise ScheduleError(f"{operation} is a transfer; this execution has no link to the host")
 
-    def _forward(self, operation: Operation) -> None:
+    def _forward(self, operation: ChainOperation) -> None:
         number, layer = operation.layer, self.chain.layers[operation.layer - 1]
         self._need_activation(number - 1)
         saves = operation.kind is Kind.SAVE
@@ -154,7 +154,7 @@ def executed_with_copies(sequence: ChainSequence, chain: Chain, bandwidth: float
     return TimedExecution(run.clock, run.peak, run.held, run.waited, run.copied, run.host_peak)
 
 
-def copied_parts(operation: Operation) -> Iterator[Part]:
+def copied_parts(operation: ChainOperation) -> Iterator[Part]:
     """What the transfer *operation* copies."""
     if operation.tensor == ACTIVATION:
         yield ACTIVATION, operation.layer
@@ -176,7 +176,7 @@ class _Run:
         self.out = self.back = 0.0
         self.stored = self.peak = chain.input_bytes
 
-    def step(self, operation: Operation) -> None:
+    def step(self, operation: ChainOperation) -> None:
         """Execute *operation*. Raises `KeyError` with the name of what is missing."""
         if operation.kind.is_forward:
             self._forward(operation)
@@ -197,7 +197,7 @@ class _Run:
         activation = self.chain.activation(number)
         return activation if kind == ACTIVATION else self.chain.layers[number - 1].tape - activation
 
-    def _forward(self, operation: Operation) -> None:
+    def _forward(self, operation: ChainOperation) -> None:
         number, layer = operation.layer, self.chain.layers[operation.layer - 1]
         self._need((ACTIVATION, number - 1))
         saves = operation.kind is Kind.SAVE

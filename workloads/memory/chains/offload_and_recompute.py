@@ -23,11 +23,21 @@ from math import ceil, inf
 from clustersim.simulator.reading import lookup
 from clustersim.workloads.memory.chains.chain import Chain
 from clustersim.workloads.memory.chains.execution import executed_with_copies
-from clustersim.workloads.memory.chains.fixed_methods import fixed_sequence, saving_all, swapping_all
 from clustersim.workloads.memory.chains.offload_and_recompute_tables import SAVED, Filling, Rules
 from clustersim.workloads.memory.chains.optimal_checkpointing import BudgetError, least_together, optimal_together
-from clustersim.workloads.memory.chains.segments import EXACT, Segments, Slots, advance, slots_of
-from clustersim.workloads.memory.chains.sequence import ACTIVATION, TAPE, TURN, ChainSequence, Kind, Operation
+from clustersim.workloads.memory.chains.segments import EXACT, Segments, Slots, slots_of
+from clustersim.workloads.memory.chains.sequence import (
+    ACTIVATION,
+    TAPE,
+    TURN,
+    ChainOperation,
+    ChainSequence,
+    Kind,
+    advance,
+    fixed_sequence,
+    saving_all,
+    swapping_all,
+)
 
 COMPILED = "clustersim.workloads.memory.chains.offload_and_recompute_compiled"
 """The module with the loops. It is imported when a plan is made: compilation takes seconds the first time."""
@@ -44,11 +54,11 @@ class _Block:
     window: int = 0
 
     @property
-    def item(self) -> Operation:
+    def item(self) -> ChainOperation:
         """What stays of it, as a copy to the host."""
         if self.kind == SAVED:
-            return Operation(Kind.OFFLOAD, self.first, TAPE)
-        return Operation(Kind.OFFLOAD, self.first - 1, ACTIVATION)
+            return ChainOperation(Kind.OFFLOAD, self.first, TAPE)
+        return ChainOperation(Kind.OFFLOAD, self.first - 1, ACTIVATION)
 
 
 class Programme:
@@ -85,28 +95,28 @@ class Programme:
         """The fastest plan."""
         blocks = list(self._blocks())
         ends = {block.window: block.item for block in blocks if block.window}
-        forward: list[Operation] = []
-        backward: list[list[Operation]] = []
+        forward: list[ChainOperation] = []
+        backward: list[list[ChainOperation]] = []
         for block in blocks:
             saved = block.kind == SAVED
-            forward += [Operation(Kind.SAVE, block.first)] if saved else advance(block.first, block.last)
+            forward += [ChainOperation(Kind.SAVE, block.first)] if saved else advance(block.first, block.last)
             item = ends.get(block.last)
-            behind: list[Operation] = []
+            behind: list[ChainOperation] = []
             if item:
-                forward.append(Operation(Kind.WAIT, item.layer, item.tensor))
-                behind.append(Operation(Kind.PREFETCH, item.layer, item.tensor))
+                forward.append(ChainOperation(Kind.WAIT, item.layer, item.tensor))
+                behind.append(ChainOperation(Kind.PREFETCH, item.layer, item.tensor))
             if block.window:
                 forward.append(block.item)
-            behind += [Operation(Kind.BACKWARD, block.first)] if saved else self._again(block)
+            behind += [ChainOperation(Kind.BACKWARD, block.first)] if saved else self._again(block)
             backward.insert(0, behind)
         return ChainSequence((*forward, TURN, *(operation for part in backward for operation in part)))
 
-    def _again(self, block: _Block) -> Iterator[Operation]:
+    def _again(self, block: _Block) -> Iterator[ChainOperation]:
         if self._rules.again == "nested":
             return self._segments.operations(block.first, block.last, block.room)
         layers = range(block.first, block.last + 1)
-        forward = [Operation(Kind.SAVE, number) for number in layers]
-        return iter([*forward, *(Operation(Kind.BACKWARD, number) for number in reversed(layers))])
+        forward = [ChainOperation(Kind.SAVE, number) for number in layers]
+        return iter([*forward, *(ChainOperation(Kind.BACKWARD, number) for number in reversed(layers))])
 
     def _blocks(self) -> Iterator[_Block]:
         """The blocks of the fastest plan."""

@@ -1,4 +1,4 @@
-"""The programme of recomputation and offloading as compiled loops over arrays; `programme` says what it finds.
+"""The programme of recomputation and offloading as compiled loops over arrays; `Programme` says what it finds.
 
 Layers count from 1 to L. A block is (kind, first, last): `SAVED`, one layer that saves its tape, or `AGAIN`, layers
 that are run again from their input. Memory is in slots. *room*: what the layers from here on may take beside their

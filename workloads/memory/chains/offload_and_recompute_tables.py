@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 SAVED, AGAIN = 0, 1
 
 
-class Tables(NamedTuple):
+class ChainTables(NamedTuple):
     """A chain in arrays. All are by layer, with an unused entry at 0, unless said otherwise.
 
     *until*: seconds of the forward passes up to a layer. *backward*: seconds of a backward pass; *peak*: the room that
@@ -64,7 +64,7 @@ class Filling:
     def __init__(self, segments: Segments, rules: Rules, known: float) -> None:
         self._chain, self._segments, self._rules, self._longest = segments.chain, segments, rules, known / 2
 
-    def tables(self, bandwidth: float) -> Tables:
+    def tables(self, bandwidth: float) -> ChainTables:
         """The chain in arrays, with copies of *bandwidth* bytes/s."""
         chain, slots, segments = self._chain, self._segments.slots, self._segments
         length = len(chain)
@@ -77,7 +77,7 @@ class Filling:
             for n in range(1, length + 1)
         ]
         saved, again, loads, seconds = self._loads(rest, bandwidth)
-        return Tables(
+        return ChainTables(
             until=np.cumsum([0.0, *(layer.forward for layer in chain.layers)]),
             backward=np.array([0.0, *(layer.backward for layer in chain.layers)]),
             peak=np.array(peaks, np.int64),

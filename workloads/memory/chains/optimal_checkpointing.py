@@ -1,7 +1,7 @@
 """Optimal checkpointing: the fastest sequence within a budget of memory, and the least budget that suffices.
 
-The programmes of `segments` and `optimal` with peaks in place of seconds: the peak of a segment is the highest of its
-parts. Nothing is rounded.
+The least budget comes from the same dynamic programme with peaks in place of seconds: the peak of a segment is the
+highest of its parts. Nothing is rounded.
 
 Between forward and backward pass of a micro-batch other micro-batches pass its stage. With k in flight, k - 1 hold what
 they stored in their forward pass, the *held* bytes h, while one runs. So the programme finds, for each h, the fastest
@@ -25,9 +25,16 @@ from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.reading.units import show
 from clustersim.workloads.memory.chains.chain import Chain
 from clustersim.workloads.memory.chains.execution import Execution, executed
-from clustersim.workloads.memory.chains.fixed_methods import fixed_sequence, saving_all
-from clustersim.workloads.memory.chains.segments import STAYS, Choices, Seconds, Segments, Slots, advance, slots_of
-from clustersim.workloads.memory.chains.sequence import TURN, ChainSequence, Kind, Operation
+from clustersim.workloads.memory.chains.segments import STAYS, Choices, Seconds, Segments, Slots, slots_of
+from clustersim.workloads.memory.chains.sequence import (
+    TURN,
+    ChainOperation,
+    ChainSequence,
+    Kind,
+    advance,
+    fixed_sequence,
+    saving_all,
+)
 
 Found = dict[tuple[int, int], tuple[float, int]]
 """By segment: (peak without its input, choice)."""
@@ -141,14 +148,14 @@ def _undominated(rests: Iterable[_Rest]) -> list[_Rest]:
 
 def _sequence(choices: Iterable[int], found: Found, length: int) -> ChainSequence:
     """The sequence with these *choices* in the forward pass of all *length* layers."""
-    forward: list[Operation] = []
-    backward: list[list[Operation]] = []
+    forward: list[ChainOperation] = []
+    backward: list[list[ChainOperation]] = []
     first = 1
     for kept in choices:
         last = first if kept == STAYS else kept
         if kept == STAYS:
-            forward.append(Operation(Kind.SAVE, first))
-            backward.append([Operation(Kind.BACKWARD, first)])
+            forward.append(ChainOperation(Kind.SAVE, first))
+            backward.append([ChainOperation(Kind.BACKWARD, first)])
         else:
             forward += advance(first, kept)
             backward.append(list(_operations(found, first, kept)))
@@ -157,13 +164,13 @@ def _sequence(choices: Iterable[int], found: Found, length: int) -> ChainSequenc
     return ChainSequence((*forward, TURN, *(operation for part in reversed(backward) for operation in part)))
 
 
-def _operations(found: Found, first: int, last: int) -> Iterator[Operation]:
+def _operations(found: Found, first: int, last: int) -> Iterator[ChainOperation]:
     kept = found[first, last][1]
     if kept == STAYS:
-        yield Operation(Kind.SAVE, first)
+        yield ChainOperation(Kind.SAVE, first)
         if first < last:
             yield from _operations(found, first + 1, last)
-        yield Operation(Kind.BACKWARD, first)
+        yield ChainOperation(Kind.BACKWARD, first)
         return
     yield from advance(first, kept)
     yield from _operations(found, kept + 1, last)
@@ -254,14 +261,14 @@ class _Programme:
 
     def sequence(self, held: int) -> ChainSequence:
         """The fastest sequence with h of that index."""
-        forward: list[Operation] = []
-        backward: list[tuple[Operation, ...]] = []
+        forward: list[ChainOperation] = []
+        backward: list[tuple[ChainOperation, ...]] = []
         first, stored = 1, self._begin
         while first <= self._length:
             kept = int(self._choices[first - 1][held, stored])
             if kept == SAVES:
-                forward.append(Operation(Kind.SAVE, first))
-                backward.append((Operation(Kind.BACKWARD, first),))
+                forward.append(ChainOperation(Kind.SAVE, first))
+                backward.append((ChainOperation(Kind.BACKWARD, first),))
                 first, stored = first + 1, stored + self._segments.tape[first]
             else:
                 forward += advance(first, kept)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.workloads.memory.chains.chain import Chain
-from clustersim.workloads.memory.chains.sequence import Kind, Operation
+from clustersim.workloads.memory.chains.sequence import ChainOperation, Kind, advance
 
 PER_MICRO_BATCH = 500
 """Slots for each micro-batch in flight, as in the paper (Beaumont et al. 2019, arXiv:1911.13214, section 5.2)."""
@@ -111,14 +111,14 @@ class Segments:
         """Seconds of one forward pass of layers *first* ... *last*."""
         return float(self._until[last] - self._until[first - 1])
 
-    def operations(self, first: int, last: int, slots: int) -> Iterator[Operation]:
+    def operations(self, first: int, last: int, slots: int) -> Iterator[ChainOperation]:
         """The operations of the segment with that many *slots*, which suffice."""
         kept = int(self._choices[first, last][slots])
         if kept == STAYS:
-            yield Operation(Kind.SAVE, first)
+            yield ChainOperation(Kind.SAVE, first)
             if first < last:
                 yield from self.operations(first + 1, last, slots - self.tape[first])
-            yield Operation(Kind.BACKWARD, first)
+            yield ChainOperation(Kind.BACKWARD, first)
             return
         yield from advance(first, kept)
         yield from self.operations(kept + 1, last, slots - self.activation[kept])
@@ -166,12 +166,6 @@ class Segments:
             seconds = shifted(self.seconds(first + 1, last), self.tape[first]) + layer.forward + layer.backward
         seconds[: self.peak_saving(first, gradient)] = inf
         return seconds
-
-
-def advance(first: int, last: int) -> Iterator[Operation]:
-    """Forward passes of layers *first* ... *last* that keep the input of the first and the output of the last."""
-    yield Operation(Kind.CHECKPOINT, first)
-    yield from (Operation(Kind.FORWARD, number) for number in range(first + 1, last + 1))
 
 
 def shifted(seconds: Seconds, slots: int) -> Seconds:

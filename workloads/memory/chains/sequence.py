@@ -1,9 +1,13 @@
-"""A sequence: the operations of one forward and backward pass over a chain; and the one that a program runs.
+"""A sequence: the operations of one forward and backward pass over a chain; fixed ones, and what a program runs.
 
 The kinds and their letters are those of Beaumont et al. 2019 (arXiv:1911.13214, table 1): a forward pass saves nothing
 (F^n, the paper's F with an empty set), keeps its input as a checkpoint (F^c), or saves all that the backward pass needs
 (F^e). Copies to and from the host are those of Beaumont, Eyraud-Dubois and Shilova 2021, "Efficient combination of
 rematerialization and offloading for training DNNs" (NeurIPS).
+
+The fixed methods *full*, *uniform* and *block* are those of Megatron-LM (``--recompute-granularity full
+--recompute-method``, megatron/core/transformer/transformer_block.py, ``_checkpointed_forward``): they count the layers
+between embedding and head, which are never run again.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ a_(l-1) and its tape without a_l."""
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ChainOperation:
     """One operation on *layer*, counted from 1; *tensor* (`ACTIVATION` or `TAPE`) is what a transfer copies."""
 
     kind: Kind
@@ -70,7 +74,7 @@ class Operation:
         return f"{self.kind.value[0]}{self.layer}{self.kind.value[1:]}{self.tensor}"
 
 
-TURN = Operation(Kind.TURN)
+TURN = ChainOperation(Kind.TURN)
 
 _OPERATION = re.compile(r"Loss BLoss|\b(F)(\d+)([nce])\b|\b(B)(\d+)()\b|\b([OPW])(\d+)([at])\b")
 
@@ -83,9 +87,9 @@ class ChainSequence:
     'F1c F2e Loss BLoss B2 F1e B1'
     """
 
-    operations: tuple[Operation, ...]
+    operations: tuple[ChainOperation, ...]
 
-    def __iter__(self) -> Iterator[Operation]:
+    def __iter__(self) -> Iterator[ChainOperation]:
         return iter(self.operations)
 
     def __len__(self) -> int:
@@ -111,7 +115,7 @@ class ChainSequence:
         return sum(one.kind.is_forward for one in self.operations)
 
     @classmethod
-    def made(cls, operations: Iterable[Operation]) -> ChainSequence:
+    def made(cls, operations: Iterable[ChainOperation]) -> ChainSequence:
         """The sequence of *operations*."""
         return cls(tuple(operations))
 
@@ -124,13 +128,89 @@ class ChainSequence:
         return cls(tuple(_operation(match) for match in _OPERATION.finditer(text)))
 
 
-def _operation(match: re.Match[str]) -> Operation:
+def _operation(match: re.Match[str]) -> ChainOperation:
     if match.lastindex is None:
         return TURN
     letter, number, suffix = (group for group in match.groups() if group is not None)
     if letter in "OPW":
-        return Operation(Kind(letter), int(number), suffix)
-    return Operation(Kind(letter + suffix), int(number))
+        return ChainOperation(Kind(letter), int(number), suffix)
+    return ChainOperation(Kind(letter + suffix), int(number))
+
+
+FIXED = ("full", "uniform", "block")
+"""The methods that follow from the number of layers alone."""
+
+
+def fixed_sequence(method: str, repeatable: Several[bool], num_layers: int = 1) -> ChainSequence:
+    """Return the sequence of *method*, of `FIXED`, for a stage of layers that are *repeatable* or not.
+
+    ``uniform``: groups of *num_layers* layers keep the input of the group and are run again together; the last group
+    may be smaller. ``block``: the first *num_layers* layers keep their input and are run again one by one. ``full``:
+    groups of one layer. Raises `ScheduleError` if the stage has fewer than *num_layers* layers.
+
+    >>> str(fixed_sequence("uniform", [True] * 3, 2))
+    'F1c F2n F3c Loss BLoss F3e B3 F1e F2e B2 B1'
+    """
+    own = [number for number, one in enumerate(repeatable, 1) if one]
+    if num_layers > max(1, len(own)):
+        raise ScheduleError(f"num_layers = {num_layers} is more than the {len(own)} layers of a stage")
+    if method == "block":
+        groups = [[number] for number in own[:num_layers]]
+    else:
+        width = num_layers if method == "uniform" else 1
+        groups = [own[begin : begin + width] for begin in range(0, len(own), width)]
+    return _of_groups(groups, len(repeatable))
+
+
+def saving_all(length: int) -> ChainSequence:
+    """Return the sequence without recomputation of *length* layers."""
+    return _of_groups([], length)
+
+
+def swapping_all(length: int) -> ChainSequence:
+    """Return the sequence of *length* layers in which all tapes but the last are copied to the host and back.
+
+    A layer runs while the tape of the one before it is copied.
+
+    >>> str(swapping_all(2))
+    'F1e O1t F2e W1t Loss BLoss P1t B2 B1'
+    """
+    forward: list[ChainOperation] = []
+    backward: list[ChainOperation] = []
+    for number in range(1, length + 1):
+        forward.append(ChainOperation(Kind.SAVE, number))
+        backward.insert(0, ChainOperation(Kind.BACKWARD, number))
+        if number > 1:
+            forward.append(ChainOperation(Kind.WAIT, number - 1, TAPE))
+            backward.insert(0, ChainOperation(Kind.PREFETCH, number - 1, TAPE))
+        if number < length:
+            forward.append(ChainOperation(Kind.OFFLOAD, number, TAPE))
+    return ChainSequence((*forward, TURN, *backward))
+
+
+def _of_groups(groups: Several[Several[int]], length: int) -> ChainSequence:
+    """The sequence in which each of *groups*, of neighbouring layers, is run again as a whole."""
+    begins = {group[0]: group for group in groups}
+    forward: list[ChainOperation] = []
+    backward: list[list[ChainOperation]] = []
+    number = 1
+    while number <= length:
+        group = begins.get(number, [])
+        if group:
+            forward += advance(group[0], group[-1])
+        else:
+            group = [number]
+            forward.append(ChainOperation(Kind.SAVE, number))
+        again = [ChainOperation(Kind.SAVE, one) for one in group] if number in begins else []
+        backward.append([*again, *(ChainOperation(Kind.BACKWARD, one) for one in reversed(group))])
+        number = group[-1] + 1
+    return ChainSequence((*forward, TURN, *(operation for part in reversed(backward) for operation in part)))
+
+
+def advance(first: int, last: int) -> Iterator[ChainOperation]:
+    """Forward passes of layers *first* ... *last* that keep the input of the first and the output of the last."""
+    yield ChainOperation(Kind.CHECKPOINT, first)
+    yield from (ChainOperation(Kind.FORWARD, number) for number in range(first + 1, last + 1))
 
 
 Pass = tuple[str, int]
@@ -193,16 +273,18 @@ def _waiting(passes: Several[Pass]) -> list[Pass]:
     return found
 
 
-def _observed_operation(passes: Several[Pass], index: int) -> Operation:
+def _observed_operation(passes: Several[Pass], index: int) -> ChainOperation:
     phase, number = passes[index]
     if phase == "B":
-        return Operation(Kind.BACKWARD, number)
+        return ChainOperation(Kind.BACKWARD, number)
     if phase in "OWP":
         forward = _observed_operation(passes, passes.index(("F", number)))
         saved = forward.kind is Kind.SAVE
-        return Operation(Kind(phase), number, TAPE) if saved else Operation(Kind(phase), number - 1, ACTIVATION)
+        return (
+            ChainOperation(Kind(phase), number, TAPE) if saved else ChainOperation(Kind(phase), number - 1, ACTIVATION)
+        )
     later = [place for place in range(index + 1, len(passes)) if passes[place] == ("R", number)]
     if not later:
-        return Operation(Kind.SAVE, number)
+        return ChainOperation(Kind.SAVE, number)
     handed = any(one == ("R", number - 1) for one in passes[index + 1 : later[0]])
-    return Operation(Kind.FORWARD if handed else Kind.CHECKPOINT, number)
+    return ChainOperation(Kind.FORWARD if handed else Kind.CHECKPOINT, number)

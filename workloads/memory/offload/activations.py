@@ -20,14 +20,159 @@ from clustersim.simulator.schedule.ops import Compute, Copy, Op
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.memory.chains.sequence import ACTIVATION, ChainSequence, Kind, Operation
+from clustersim.workloads.memory.activations import Place
+from clustersim.workloads.memory.chains.sequence import ACTIVATION, ChainOperation, ChainSequence, Kind
 from clustersim.workloads.memory.recompute import RUN, stage_layers
 from clustersim.workloads.operators.model import Model
 
 ACTIVATIONS = "activations"
 
-Place = tuple[int, int | None, str]
-"""(stage, micro-batch, layer)."""
+
+@dataclass(frozen=True, slots=True)
+class CopyBuffers:
+    """How far copies run apart from the computation.
+
+    *outstanding*: copies to the host that may be under way when a forward pass begins. *ahead*: layer passes between
+    the begin of a copy back and the backward pass that needs it.
+    """
+
+    outstanding: int = 1
+    ahead: int = 1
+
+
+def offloaded(schedule: Schedule, layers: Collection[str], buffers: CopyBuffers = CopyBuffers()) -> Schedule:
+    """*schedule* with the activations of *layers* (names) on the host between forward and backward pass.
+
+    Where the backward pass of a layer follows soon, as for the last layers, its activations stay: the copy back would
+    begin as soon as the copy to the host ends.
+    """
+    chosen = frozenset(layers)
+    return schedule.map_programs(lambda program: _offloaded(program, chosen, buffers))
+
+
+def _offloaded(program: Program, layers: Collection[str], buffers: CopyBuffers) -> Program:
+    if program.on != "gpu" or not any(op.layer in layers for op in program.distinct()):
+        return program
+    whole = program.materialise()
+    return with_transfers(whole, _transfers(layer_passes(whole.ops), layers, buffers))
+
+
+def _transfers(
+    passes: Sequence[LayerPass], layers: Collection[str], buffers: CopyBuffers
+) -> Iterator[ActivationTransfer]:
+    """The transfers of the *layers* whose backward pass comes late enough."""
+    forwards = [number for number, one in enumerate(passes) if one.forward]
+    backward: dict[Place, int] = {}
+    for number, one in enumerate(passes):
+        if not one.forward:
+            backward.setdefault(one.place, number)
+    for count, number in enumerate(forwards):
+        one = passes[number]
+        due = backward.get(one.place, 0)
+        trigger = due - 1 - buffers.ahead
+        # passes of two actions may alternate
+        while trigger > number and passes[trigger].last >= passes[due].first:
+            trigger -= 1
+        if one.place[2] not in layers or one.kept <= 0.0 or trigger <= number + 1:
+            continue
+        limit = count + 1 + buffers.outstanding
+        awaited_by = passes[forwards[limit]].first if limit < len(forwards) else None
+        yield ActivationTransfer(one.place, one.kept, one.last, awaited_by, passes[trigger].last, passes[due].first)
+
+
+def named_layers(model: Model, wanted: Sequence[str | int]) -> list[str]:
+    """The names of the layers *wanted*, each a name or an index in order of the forward pass.
+
+    Raises `ScheduleError` for a layer that *model* does not have, with the nearest names.
+    """
+    names = [layer.name for layer in model.layers]
+    found: list[str] = []
+    for one in wanted:
+        if isinstance(one, int):
+            if not 0 <= one < len(names):
+                raise ScheduleError(f"layer {one}: {model.name} has the layers 0 to {len(names) - 1}")
+            found.append(names[one])
+        elif one in names:
+            found.append(one)
+        else:
+            near = ", ".join(nearest(one, names)[:3])
+            raise ScheduleError(f'"{one}" is no layer of {model.name}; the nearest of its {len(names)} are {near}')
+    return found
+
+
+def offloaded_by(schedule: Schedule, sequences: Mapping[int, ChainSequence]) -> Schedule:
+    """*schedule*, recomputed by *sequences* (by stage, as in `recompute_by`), with their copies."""
+    names = stage_layers(schedule)
+    copying = {stage for stage, one in sequences.items() if any(op.kind is Kind.OFFLOAD for op in one)}
+
+    def changed(program: Program) -> Program:
+        stages = {op.action.stage for op in program.distinct() if op.action and op.layer}
+        if program.on != "gpu" or stages.isdisjoint(copying):
+            return program
+        whole = program.materialise()
+        runs = layer_runs(whole.ops)
+        places = sorted({place[:2] for place, _ in runs if place[0] in copying}, key=str)
+        return with_transfers(
+            whole,
+            (
+                transfer
+                for stage, micro_batch in places
+                for transfer in _planned_transfers(sequences[stage], (stage, micro_batch), names[stage], runs)
+            ),
+        )
+
+    return schedule.map_programs(changed)
+
+
+def _planned_transfers(
+    sequence: ChainSequence, of: tuple[int, int | None], names: Sequence[str], runs: Mapping[Run, LayerPass]
+) -> Iterator[ActivationTransfer]:
+    """The transfers of *sequence* for the stage and the micro-batch *of*; *names*: the layers of the stage."""
+    computed = _computed(sequence, of, names, runs)
+    order = list(runs.values())
+    operations = list(enumerate(sequence))
+    for index, offload in operations:
+        if offload.kind is not Kind.OFFLOAD:
+            continue
+        number = offload.layer + (offload.tensor == ACTIVATION)
+        place = (*of, names[number - 1])
+        waited = operations[next(n for n, one in operations if one == _as(offload, Kind.WAIT)) :]
+        asked = next(n for n, one in operations if one == _as(offload, Kind.PREFETCH))
+        before = [computed[n] for n in range(sequence.turn, asked) if n in computed]
+        first_backward = next(computed[n] for n, _ in operations[sequence.turn :] if n in computed)
+        trigger = before[-1] if before else order[order.index(first_backward) - 1]
+        needed = next(computed[n] for n, one in operations[asked:] if n in computed and one.layer == number)
+        kept = runs[place, "F"].kept
+        if kept > 0.0:
+            yield ActivationTransfer(
+                place,
+                kept,
+                made=next(computed[n].last for n in range(index, -1, -1) if n in computed),
+                awaited_by=next(computed[n].first for n, _ in waited if n in computed),
+                trigger=trigger.last,
+                needed_by=needed.first,
+            )
+
+
+def _computed(
+    sequence: ChainSequence, of: tuple[int, int | None], names: Sequence[str], runs: Mapping[Run, LayerPass]
+) -> dict[int, LayerPass]:
+    """The run of each operation of *sequence* that computes, by index."""
+    found: dict[int, LayerPass] = {}
+    again: Counter[int] = Counter()
+    for index, one in enumerate(sequence):
+        if one.kind is Kind.TURN or one.kind.is_transfer:
+            continue
+        run = "F" if index < sequence.turn else "B"
+        if one.kind.is_forward and run == "B":
+            again[one.layer] += 1
+            run = f"R{again[one.layer]}"
+        found[index] = runs[(*of, names[one.layer - 1]), run]
+    return found
+
+
+def _as(transfer: ChainOperation, kind: Kind) -> ChainOperation:
+    return ChainOperation(kind, transfer.layer, transfer.tensor)
 
 
 @dataclass(slots=True)
@@ -88,7 +233,7 @@ OFFLOAD, PREFETCH = "offload", "prefetch"
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class ActivationTransfer:
     """*nbytes* of *place* that are copied to the host and back; ops are indices in the program.
 
     The copy to the host begins after the op *made*. The op *awaited_by* waits for it; None: no op does. The copy back
@@ -142,7 +287,7 @@ def _name(place: Place, phase: str, end: str) -> str:
     return f"{Action(phase, stage, micro_batch)}.{layer} {end}"
 
 
-def with_transfers(program: Program, transfers: Iterable[Transfer]) -> Program:
+def with_transfers(program: Program, transfers: Iterable[ActivationTransfer]) -> Program:
     """*program*, which has no placeholders, with the copies of *transfers*."""
     ops = program.ops
     behind: defaultdict[int, list[Copy]] = defaultdict(list)
@@ -173,148 +318,3 @@ def _block(ops: Sequence[Op], start: int, behind: dict[int, list[Copy]], waits: 
         made.append(replace(op, after=(*op.after, *waits[index])) if index in waits else op)
         made += behind.get(index, ())
     return tuple(made)
-
-
-@dataclass(frozen=True, slots=True)
-class Buffers:
-    """How far copies run apart from the computation.
-
-    *outstanding*: copies to the host that may be under way when a forward pass begins. *ahead*: layer passes between
-    the begin of a copy back and the backward pass that needs it.
-    """
-
-    outstanding: int = 1
-    ahead: int = 1
-
-
-def offloaded(schedule: Schedule, layers: Collection[str], buffers: Buffers = Buffers()) -> Schedule:
-    """*schedule* with the activations of *layers* (names) on the host between forward and backward pass.
-
-    Where the backward pass of a layer follows soon, as for the last layers, its activations stay: the copy back would
-    begin as soon as the copy to the host ends.
-    """
-    chosen = frozenset(layers)
-    return schedule.map_programs(lambda program: _offloaded(program, chosen, buffers))
-
-
-def named_layers(model: Model, wanted: Sequence[str | int]) -> list[str]:
-    """The names of the layers *wanted*, each a name or an index in order of the forward pass.
-
-    Raises `ScheduleError` for a layer that *model* does not have, with the nearest names.
-    """
-    names = [layer.name for layer in model.layers]
-    found: list[str] = []
-    for one in wanted:
-        if isinstance(one, int):
-            if not 0 <= one < len(names):
-                raise ScheduleError(f"layer {one}: {model.name} has the layers 0 to {len(names) - 1}")
-            found.append(names[one])
-        elif one in names:
-            found.append(one)
-        else:
-            near = ", ".join(nearest(one, names)[:3])
-            raise ScheduleError(f'"{one}" is no layer of {model.name}; the nearest of its {len(names)} are {near}')
-    return found
-
-
-def _offloaded(program: Program, layers: Collection[str], buffers: Buffers) -> Program:
-    if program.on != "gpu" or not any(op.layer in layers for op in program.distinct()):
-        return program
-    whole = program.materialise()
-    return with_transfers(whole, _transfers(layer_passes(whole.ops), layers, buffers))
-
-
-def _transfers(passes: Sequence[LayerPass], layers: Collection[str], buffers: Buffers) -> Iterator[Transfer]:
-    """The transfers of the *layers* whose backward pass comes late enough."""
-    forwards = [number for number, one in enumerate(passes) if one.forward]
-    backward: dict[Place, int] = {}
-    for number, one in enumerate(passes):
-        if not one.forward:
-            backward.setdefault(one.place, number)
-    for count, number in enumerate(forwards):
-        one = passes[number]
-        due = backward.get(one.place, 0)
-        trigger = due - 1 - buffers.ahead
-        # passes of two actions may alternate
-        while trigger > number and passes[trigger].last >= passes[due].first:
-            trigger -= 1
-        if one.place[2] not in layers or one.kept <= 0.0 or trigger <= number + 1:
-            continue
-        limit = count + 1 + buffers.outstanding
-        awaited_by = passes[forwards[limit]].first if limit < len(forwards) else None
-        yield Transfer(one.place, one.kept, one.last, awaited_by, passes[trigger].last, passes[due].first)
-
-
-def offloaded_by(schedule: Schedule, sequences: Mapping[int, ChainSequence]) -> Schedule:
-    """*schedule*, recomputed by *sequences* (by stage, as in `recompute_by`), with their copies."""
-    names = stage_layers(schedule)
-    copying = {stage for stage, one in sequences.items() if any(op.kind is Kind.OFFLOAD for op in one)}
-
-    def changed(program: Program) -> Program:
-        stages = {op.action.stage for op in program.distinct() if op.action and op.layer}
-        if program.on != "gpu" or stages.isdisjoint(copying):
-            return program
-        whole = program.materialise()
-        runs = layer_runs(whole.ops)
-        places = sorted({place[:2] for place, _ in runs if place[0] in copying}, key=str)
-        return with_transfers(
-            whole,
-            (
-                transfer
-                for stage, micro_batch in places
-                for transfer in _planned_transfers(sequences[stage], (stage, micro_batch), names[stage], runs)
-            ),
-        )
-
-    return schedule.map_programs(changed)
-
-
-def _planned_transfers(
-    sequence: ChainSequence, of: tuple[int, int | None], names: Sequence[str], runs: Mapping[Run, LayerPass]
-) -> Iterator[Transfer]:
-    """The transfers of *sequence* for the stage and the micro-batch *of*; *names*: the layers of the stage."""
-    computed = _computed(sequence, of, names, runs)
-    order = list(runs.values())
-    operations = list(enumerate(sequence))
-    for index, offload in operations:
-        if offload.kind is not Kind.OFFLOAD:
-            continue
-        number = offload.layer + (offload.tensor == ACTIVATION)
-        place = (*of, names[number - 1])
-        waited = operations[next(n for n, one in operations if one == _as(offload, Kind.WAIT)) :]
-        asked = next(n for n, one in operations if one == _as(offload, Kind.PREFETCH))
-        before = [computed[n] for n in range(sequence.turn, asked) if n in computed]
-        first_backward = next(computed[n] for n, _ in operations[sequence.turn :] if n in computed)
-        trigger = before[-1] if before else order[order.index(first_backward) - 1]
-        needed = next(computed[n] for n, one in operations[asked:] if n in computed and one.layer == number)
-        kept = runs[place, "F"].kept
-        if kept > 0.0:
-            yield Transfer(
-                place,
-                kept,
-                made=next(computed[n].last for n in range(index, -1, -1) if n in computed),
-                awaited_by=next(computed[n].first for n, _ in waited if n in computed),
-                trigger=trigger.last,
-                needed_by=needed.first,
-            )
-
-
-def _computed(
-    sequence: ChainSequence, of: tuple[int, int | None], names: Sequence[str], runs: Mapping[Run, LayerPass]
-) -> dict[int, LayerPass]:
-    """The run of each operation of *sequence* that computes, by index."""
-    found: dict[int, LayerPass] = {}
-    again: Counter[int] = Counter()
-    for index, one in enumerate(sequence):
-        if one.kind is Kind.TURN or one.kind.is_transfer:
-            continue
-        run = "F" if index < sequence.turn else "B"
-        if one.kind.is_forward and run == "B":
-            again[one.layer] += 1
-            run = f"R{again[one.layer]}"
-        found[index] = runs[(*of, names[one.layer - 1]), run]
-    return found
-
-
-def _as(transfer: Operation, kind: Kind) -> Operation:
-    return Operation(kind, transfer.layer, transfer.tensor)

@@ -16,7 +16,7 @@ from clustersim.simulator.hardware.kernel import BYTES, memory_bound
 from clustersim.simulator.schedule.ops import Compute, Copy, Op
 from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
 from clustersim.workloads.data_parallel.gradients import updated_stages
-from clustersim.workloads.memory.offload.places import BEGIN, ON_HOST, READ, TO_GPU, WRITE, Held, Places
+from clustersim.workloads.memory.offload.places import BEGIN, ON_HOST, READ, TO_GPU, WRITE, HeldStates, Places
 from clustersim.workloads.memory.optimizer import optimizer_kernels
 
 TILE = 128 * 1024 * 1024
@@ -29,7 +29,7 @@ MOST_TILES = 256
 """Tiles of an update that are simulated at most; beyond it they are larger."""
 
 
-def with_host_updates(program: Program, held: Held, places: Places, last_copy: Mapping[str, str]) -> Program:
+def with_host_updates(program: Program, held: HeldStates, places: Places, last_copy: Mapping[str, str]) -> Program:
     """Return *program* with its updates on the host; each waits for the copy of *last_copy*, by update."""
     updates = updated_stages(program)
     blocks: list[Block] = []
@@ -71,7 +71,7 @@ class _Update:
 
     op: Compute
     elements: float
-    held: Held
+    held: HeldStates
     places: Places
 
     @property

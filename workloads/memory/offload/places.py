@@ -57,7 +57,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldStates:
     """What a rank has of the states: the weights of its *stages*, and the *share* of the trained ones that it updates.
 
     *element*: bytes per parameter by category of memory. *parameter*, *gradient*: bytes of one as it crosses to the
@@ -89,7 +89,9 @@ class Held:
         return 1.0 + (self.parameter / width - 1.0) * trained / gathered
 
 
-def held_by(program: Program, model: Model, optimizer: Optimizer, gradient_dtype: str, places: Places) -> Held | None:
+def held_by(
+    program: Program, model: Model, optimizer: Optimizer, gradient_dtype: str, places: Places
+) -> HeldStates | None:
     """Return what *program* has of the states of *model*; None if it updates nothing.
 
     Raises `ScenarioError` if the optimizer has no states that could leave the GPU, or no implementation on the host.
@@ -107,10 +109,10 @@ def held_by(program: Program, model: Model, optimizer: Optimizer, gradient_dtype
     full = BYTES["fp32"]
     parameter = full if places.crosses_in_fp32 else BYTES[model.precision]
     gradient = full if places.full_precision else BYTES[gradient_dtype]
-    return Held(stages, owned / total, element, parameter, gradient, optimizer, model.precision)
+    return HeldStates(stages, owned / total, element, parameter, gradient, optimizer, model.precision)
 
 
-def with_places(program: Program, held: Held, places: Places) -> Program:
+def with_places(program: Program, held: HeldStates, places: Places) -> Program:
     """Return *program* with its resident states where *places* has them; those on drives are in neither memory."""
     resident = dict(program.resident)
     away = resident["optimizer"] * places.fraction

@@ -1,21 +1,19 @@
 """Optimizer states, gradients and parameters off the GPU: ZeRO-Offload, ZeRO-Infinity, FSDP's and Megatron's.
 
-With gradients on the host this happens in every micro-batch, since the GPU keeps none. DeepSpeed adds them up on the
-GPU: what the host has so far is copied in, and the sum out (runtime/zero/stage_1_and_2.py,
-``async_accumulate_grad_in_cpu_via_gpu``; stage3.py, ``partition_grads``). FSDP adds them up on the host. With gradients
-on the GPU they leave it once, when those of all micro-batches are added up.
-
-Unsent gradients are at most those of two copies: computation waits for the copy before the last one.
-
-Bandwidth-centric partitioning (Rajbhandari et al. 2021, section 6.1): every rank fetches its own shard over its own
-PCIe link, and the ranks gather the layer. A shard is copied to the GPU one layer before it is gathered, and read from a
-drive one layer before that (section 6.2). A single rank fetches whole layers, and a rank the whole of experts that no
-other rank has.
-
 Ren et al. 2021 (arXiv:2101.06840): gradients leave the GPU in the backward pass, cores of the host update the
 parameters, and these come back, 4 bytes per parameter in all in 16 bits. Sharded over d ranks each rank moves and
 updates 1/d. Rajbhandari et al. 2021 (arXiv:2104.07857): parameters and optimizer states may be on the host or on NVMe
 drives. The pass applies to a complete schedule, with or without data parallelism.
+
+Gradients on the host leave the GPU in every micro-batch. DeepSpeed adds them up on the GPU: what the host has so far is
+copied in, and the sum out (runtime/zero/stage_1_and_2.py, ``async_accumulate_grad_in_cpu_via_gpu``; stage3.py,
+``partition_grads``). FSDP adds them up on the host. Gradients on the GPU leave it once, when those of all micro-batches
+are added up. Unsent gradients are at most those of two copies: computation waits for the copy before the last one.
+
+Parameters are partitioned by bandwidth (Rajbhandari et al. 2021, section 6.1): every rank fetches its own shard over
+its own PCIe link, and the ranks gather the layer. A shard is copied to the GPU one layer before it is gathered, and
+read from a drive one layer before that (section 6.2). A single rank fetches whole layers, and a rank the whole of
+experts that no other rank has.
 
 Not modelled: the check of the norm of gradients on the host, which for ZeRO-3 reads them once more; contention of the
 update with copies for the memory of the host.
@@ -43,7 +41,7 @@ from clustersim.workloads.memory.offload.places import (
     READ,
     TO_GPU,
     TO_HOST,
-    Held,
+    HeldStates,
     Places,
     held_by,
     with_places,
@@ -52,11 +50,49 @@ from clustersim.workloads.memory.optimizer import Optimizer
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor
 
+
+def offloaded_states(
+    schedule: Schedule, model: Model, places: Places, *, optimizer: Optimizer, gradient_dtype: str | None = None
+) -> Schedule:
+    """Return *schedule* with its states where *places* has them.
+
+    *model* has its layers as one rank holds them. Raises `ScenarioError` for an optimizer without states, and
+    for an asynchronous pipeline order.
+    """
+    if model.optimizer_seconds is not None:
+        raise ScenarioError("the model has a measured time of its optimizer, whose parameters and states are not known")
+    if schedule.batches > 1:
+        raise ScenarioError(
+            "needs one update of the weights, after all of a simulation: take a pipeline order that flushes, such as "
+            "1f1b, and gradients that are reduced in each step"
+        )
+    named = (weights.reduced_over[-1] for layer in model.layers for weights in layer.tensors)
+    axes = [axis for axis in dict.fromkeys((REPLICAS, SHARD, PARAMETERS, *named)) if axis in schedule.mesh.axes]
+    degrees = {axis: schedule.degrees(axis) for axis in axes}
+    programs = []
+    for number, program in enumerate(schedule.programs):
+        held = held_by(program, model, optimizer, gradient_dtype or model.precision, places)
+        own = {axis: several[number] for axis, several in degrees.items() if several[number] > 1}
+        programs.append(program if held is None else _offloaded(program, held, places, own))
+    return replace(schedule, programs=tuple(programs))
+
+
+def _offloaded(program: Program, held: HeldStates, places: Places, degrees: Mapping[str, int]) -> Program:
+    """Return *program* with its states moved; *degrees*: the number of shards by axis."""
+    copying, last_copy = with_gradient_copies(program, held, places)
+    if places.delayed or places.parameters != "gpu":
+        begin = Block((Compute(name=BEGIN, kernels=()),))
+        copying = copying.with_templated_ops(TemplatedOps([begin, *copying.blocks]))
+    if places.parameters != "gpu":
+        copying = with_fetches(copying, held, places, degrees)
+    return with_places(with_host_updates(copying, held, places, last_copy), held, places)
+
+
 BUCKET = ".bucket"
 """Part of the name of every op that reduces a bucket (`workloads.data_parallel.gradients`)."""
 
 
-def with_gradient_copies(program: Program, held: Held, places: Places) -> tuple[Program, dict[str, str]]:
+def with_gradient_copies(program: Program, held: HeldStates, places: Places) -> tuple[Program, dict[str, str]]:
     """Return *program* with the copies of its gradients, and for each update the name of the last copy before it."""
     writer = _Writer(program, held, places)
     return writer.written(), writer.last_copy
@@ -67,7 +103,7 @@ class _Writer:
     """Writes the ops of *program* with copies. *last_copy*: by update, the name of the last copy before it."""
 
     program: Program
-    held: Held
+    held: HeldStates
     places: Places
     last_copy: dict[str, str] = field(default_factory=dict)
 
@@ -183,7 +219,7 @@ def _reduces(op: Op) -> bool:
     return BUCKET in op.name and op.action is not None and isinstance(op, Collective | Compute)
 
 
-def with_fetches(program: Program, held: Held, places: Places, degrees: Mapping[str, int]) -> Program:
+def with_fetches(program: Program, held: HeldStates, places: Places, degrees: Mapping[str, int]) -> Program:
     """Return *program* with the copies of its parameters.
 
     *degrees*: the number of shards by each axis over which parameters are gathered.
@@ -193,7 +229,7 @@ def with_fetches(program: Program, held: Held, places: Places, degrees: Mapping[
     return _with_whole_fetched(program, held, places, degrees)
 
 
-def _with_whole_fetched(program: Program, held: Held, places: Places, degrees: Mapping[str, int]) -> Program:
+def _with_whole_fetched(program: Program, held: HeldStates, places: Places, degrees: Mapping[str, int]) -> Program:
     """Return *program* with the copies of tensors without shards: all of a single rank, or experts of this rank."""
     weights = (one for own in held.stages.values() for one in own)
     layers = {one.name: Weights(one.name, tuple(t for t in one.tensors if _whole(t, degrees))) for one in weights}
@@ -212,7 +248,7 @@ def _whole(tensor: ParameterTensor, degrees: Mapping[str, int]) -> bool:
     return tensor.reduced_over[-1] not in degrees
 
 
-def _with_shards_fetched(program: Program, held: Held, places: Places, degrees: Mapping[str, int]) -> Program:
+def _with_shards_fetched(program: Program, held: HeldStates, places: Places, degrees: Mapping[str, int]) -> Program:
     wide = held.widening()
     before: list[tuple[str, ...]] = [(BEGIN,), (BEGIN,)]
     ops: list[Op] = []
@@ -266,40 +302,3 @@ def _copies(
         allocates=allocates,
         frees={"host.buffers": nbytes} if read else {},
     )
-
-
-def offloaded_states(
-    schedule: Schedule, model: Model, places: Places, *, optimizer: Optimizer, gradient_dtype: str | None = None
-) -> Schedule:
-    """Return *schedule* with its states where *places* has them.
-
-    *model* has its layers as one rank holds them. Raises `ScenarioError` for an optimizer without states, and
-    for an asynchronous pipeline order.
-    """
-    if model.optimizer_seconds is not None:
-        raise ScenarioError("the model has a measured time of its optimizer, whose parameters and states are not known")
-    if schedule.batches > 1:
-        raise ScenarioError(
-            "needs one update of the weights, after all of a simulation: take a pipeline order that flushes, such as "
-            "1f1b, and gradients that are reduced in each step"
-        )
-    named = (weights.reduced_over[-1] for layer in model.layers for weights in layer.tensors)
-    axes = [axis for axis in dict.fromkeys((REPLICAS, SHARD, PARAMETERS, *named)) if axis in schedule.mesh.axes]
-    degrees = {axis: schedule.degrees(axis) for axis in axes}
-    programs = []
-    for number, program in enumerate(schedule.programs):
-        held = held_by(program, model, optimizer, gradient_dtype or model.precision, places)
-        own = {axis: several[number] for axis, several in degrees.items() if several[number] > 1}
-        programs.append(program if held is None else _offloaded(program, held, places, own))
-    return replace(schedule, programs=tuple(programs))
-
-
-def _offloaded(program: Program, held: Held, places: Places, degrees: Mapping[str, int]) -> Program:
-    """Return *program* with its states moved; *degrees*: the number of shards by axis."""
-    copying, last_copy = with_gradient_copies(program, held, places)
-    if places.delayed or places.parameters != "gpu":
-        begin = Block((Compute(name=BEGIN, kernels=()),))
-        copying = copying.with_templated_ops(TemplatedOps([begin, *copying.blocks]))
-    if places.parameters != "gpu":
-        copying = with_fetches(copying, held, places, degrees)
-    return with_places(with_host_updates(copying, held, places, last_copy), held, places)

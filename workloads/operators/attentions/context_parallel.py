@@ -1,14 +1,8 @@
-"""How context parallelism cuts sequences.
+"""Context parallelism: attention of a rank that has a part of every sequence, by ring, by gathers or by all-to-alls.
 
-Flash attention of a rank that has a part of every sequence: what its methods have in common.
-
-Ring attention: keys and values pass from rank to rank, beside the attention to the block before.
-
-Attention to keys and values that are gathered from all ranks first.
-
-Positions for heads: all-to-alls around an attention that has all positions of some heads.
-
-The attention of a rank by its method.
+*ring*: keys and values pass from rank to rank, beside the attention to the block before (`RingAttention`).
+*all_gather*: keys and values are gathered from all ranks first (`GatheredAttention`). *ulysses*: all-to-alls around an
+attention that has all positions of some heads (`positions_for_heads`).
 """
 
 from __future__ import annotations
@@ -37,6 +31,19 @@ class Context:
 
 ALONE = Context()
 """Every rank has whole sequences."""
+
+
+def cut_over(attention: FlashAttention, context: Context, *, fused_sum: bool = True) -> FlashAttention:
+    """*attention* of one rank's positions as *context* has it: unchanged if the rank has whole sequences.
+
+    *fused_sum*: as `RingAttention` has it.
+    """
+    if context.ranks == 1:
+        return attention
+    if context.method == "ring":
+        return RingAttention(**vars(attention), context=context, fused_sum=fused_sum)
+    return GatheredAttention(**vars(attention), context=context)
+
 
 Pass = Literal["forward", "backward"]
 
@@ -240,15 +247,3 @@ def _around(operator: Operator, before: str, exchanges: tuple[Exchange, ...], af
         before=tuple((before, one) for one in exchanges),
         after=tuple((after, one) for one in exchanges),
     )
-
-
-def cut_over(attention: FlashAttention, context: Context, *, fused_sum: bool = True) -> FlashAttention:
-    """*attention* of one rank's positions as *context* has it: unchanged if the rank has whole sequences.
-
-    *fused_sum*: as `RingAttention` has it.
-    """
-    if context.ranks == 1:
-        return attention
-    if context.method == "ring":
-        return RingAttention(**vars(attention), context=context, fused_sum=fused_sum)
-    return GatheredAttention(**vars(attention), context=context)

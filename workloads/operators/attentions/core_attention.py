@@ -1,11 +1,8 @@
-"""Core attention: queries times keys, softmax, times values; by several kernels (unfused) or by one (flash), with
-packed documents, with latent keys and values (MLA), or of a kind of its own.
+"""Core attention: queries times keys, softmax, times values; by several kernels (unfused) or by one (flash).
 
-Llama 3 masks so (arXiv:2407.21783, section 3.2), torchtitan with ``attn_mask_type: block_causal`` and Megatron-LM with
-``--reset-attention-mask``; by default the latter two attend across documents.
-
-DeepSeek-AI 2024, "DeepSeek-V2" (arXiv:2405.04434, section 2.1). A part of each query and key is rotated; the rotated
-part of a key is one for all heads.
+Documents that are packed into a sequence attend within themselves: Llama 3 masks so (arXiv:2407.21783, section 3.2),
+torchtitan with ``attn_mask_type: block_causal`` and Megatron-LM with ``--reset-attention-mask``; by default the latter
+two attend across documents.
 """
 
 from __future__ import annotations
@@ -243,6 +240,51 @@ class FlashAttention(CoreAttention):
 
 
 @dataclass(frozen=True, slots=True)
+class Latent:
+    """Features of the vectors from which queries (*queries*, 0: from the hidden state) and keys and values are made.
+
+    Of each head: *plain* and *rotated* features of queries and keys, *value* features of values. The rotated part of a
+    key is one for all heads (DeepSeek-AI 2024, "DeepSeek-V2", arXiv:2405.04434, section 2.1).
+    """
+
+    queries: int
+    keys_values: int
+    plain: int
+    rotated: int
+    value: int
+
+    @property
+    def query(self) -> int:
+        """Features of a query and of a key of one head."""
+        return self.plain + self.rotated
+
+
+@dataclass(frozen=True)
+class LatentAttention(FlashAttention):
+    """Fused attention with *value_size* features of a value, others than those of queries and keys (*head_size*)."""
+
+    value_size: int = 0
+
+    def kept_bytes(self, samples: int) -> float:
+        """Queries, keys, values and `recomputable_bytes`."""
+        features = self.heads * (2 * self.head_size + self.value_size)
+        return samples * self.length * features * BYTES[self.precision] + self.recomputable_bytes(samples)
+
+    def block(
+        self, samples: int, which: Literal["forward", "backward"], rows: int, keys: int, computed: int, counted: float
+    ) -> Kernel:
+        """Forward one product of either size; backward three of the size of queries and two of that of values."""
+        both = self.head_size + self.value_size
+        products, passes, depth = {
+            "forward": (2, 1, both),
+            "backward": (4, 2, 3 * self.head_size + 2 * self.value_size),
+        }[which]
+        flops = products * samples * self.heads * rows * counted * both
+        nbytes = samples * self.heads * (passes * both * (rows + keys) * BYTES[self.precision] + rows * FP32)
+        return Kernel(flops, nbytes, (samples * self.heads, rows, computed, depth), self.precision, attention=which)
+
+
+@dataclass(frozen=True, slots=True)
 class Sizes:
     """Core attention of one rank: *heads* of *head_size* over *length* positions.
 
@@ -285,47 +327,3 @@ class AttentionKind(ABC):
 
     def __str__(self) -> str:
         return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Latent:
-    """Features of the vectors from which queries (*queries*, 0: from the hidden state) and keys and values are made.
-
-    Of each head: *plain* and *rotated* features of queries and keys, *value* features of values.
-    """
-
-    queries: int
-    keys_values: int
-    plain: int
-    rotated: int
-    value: int
-
-    @property
-    def query(self) -> int:
-        """Features of a query and of a key of one head."""
-        return self.plain + self.rotated
-
-
-@dataclass(frozen=True)
-class LatentAttention(FlashAttention):
-    """Fused attention with *value_size* features of a value, others than those of queries and keys (*head_size*)."""
-
-    value_size: int = 0
-
-    def kept_bytes(self, samples: int) -> float:
-        """Queries, keys, values and `recomputable_bytes`."""
-        features = self.heads * (2 * self.head_size + self.value_size)
-        return samples * self.length * features * BYTES[self.precision] + self.recomputable_bytes(samples)
-
-    def block(
-        self, samples: int, which: Literal["forward", "backward"], rows: int, keys: int, computed: int, counted: float
-    ) -> Kernel:
-        """Forward one product of either size; backward three of the size of queries and two of that of values."""
-        both = self.head_size + self.value_size
-        products, passes, depth = {
-            "forward": (2, 1, both),
-            "backward": (4, 2, 3 * self.head_size + 2 * self.value_size),
-        }[which]
-        flops = products * samples * self.heads * rows * counted * both
-        nbytes = samples * self.heads * (passes * both * (rows + keys) * BYTES[self.precision] + rows * FP32)
-        return Kernel(flops, nbytes, (samples * self.heads, rows, computed, depth), self.precision, attention=which)

@@ -1,5 +1,4 @@
-"""Cross attention (arXiv:1706.03762, 3.2.3), and the kinds that are made of it: low-rank attention (Linformer) and
-attention by way of a memory (Set Transformer).
+"""Cross attention (arXiv:1706.03762, 3.2.3), and the kinds that are made of it: `LowRank` and `MemoryAttention`.
 
 Wang et al. 2020, "Linformer" (arXiv:2006.04768, section 4): K' = E K and V' = F V, with learned k x n matrices E and F
 for each layer, shared by its heads. Scores are n x k. Each row of K' mixes all positions, so nothing can be masked.
@@ -139,7 +138,7 @@ class ProjectedKeys(Operator):
 
 
 @dataclass(frozen=True)
-class Memory(AttentionKind):
+class MemoryAttention(AttentionKind):
     """A memory of *tokens* vectors."""
 
     tokens: int = 64

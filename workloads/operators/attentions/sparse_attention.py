@@ -1,5 +1,4 @@
-"""Attentions that compute a part of the scores: in the blocks of a pattern, or among similar positions that hashing
-sorts side by side (Reformer).
+"""Attentions that compute a part of the scores: in blocks of a pattern, or among positions that hashing sorts together.
 
 Child et al. 2019, "Generating Long Sequences with Sparse Transformers" (arXiv:1904.10509): a position attends to those
 of its own window and to the last *summary* positions of every other window. With windows of sqrt(c n) positions and a

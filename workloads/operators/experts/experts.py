@@ -1,7 +1,7 @@
-"""The experts of a layer, how they are spread over ranks, and how tokens spread over them: the share of all
-assignments that each expert gets.
+"""The experts of a layer, how they are spread over ranks, and how tokens are spread over them.
 
-A token has *topk* assignments to different experts, so that no expert gets more than one in *topk* of all.
+The load of an expert is its share of all assignments. A token has *topk* assignments to different experts, so that no
+expert gets more than one in *topk* of all.
 """
 
 from __future__ import annotations

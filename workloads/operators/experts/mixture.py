@@ -1,10 +1,9 @@
 """The feed-forward block of a layer with experts: router, dispatch, experts, combine, and the shared expert.
 
 Forward: the router chooses; tokens are permuted into the order of experts, dispatched, sorted by expert, multiplied,
-sorted back, sent back, and summed up. Backward: the gradient goes the same way back. The
-order, and what is kept, are those of Megatron-LM (core/transformer/moe/moe_layer.py, token_dispatcher.py, experts.py,
-``activation_func_with_probs``: weights multiply the activation, so that results are not
-kept for their gradient).
+sorted back, sent back, and summed up. Backward: the gradient goes the same way back. The order, and what is kept, are
+those of Megatron-LM (core/transformer/moe/moe_layer.py, token_dispatcher.py, experts.py,
+``activation_func_with_probs``: weights multiply the activation, so that results are not kept for their gradient).
 """
 
 from __future__ import annotations

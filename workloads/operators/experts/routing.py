@@ -1,5 +1,4 @@
-"""The router scores all experts for each token and chooses some; exchanges bring the tokens to their experts and the
-results back.
+"""The router chooses experts for each token; exchanges bring the tokens to them and the results back.
 
 *Straight*: an all-to-all among the ranks of the expert-parallel group, with as many bytes for each peer as tokens go
 to its experts. *By domains*: a token is sent once to each domain of fast links (a node) that has experts of it, to the

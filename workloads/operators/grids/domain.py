@@ -23,8 +23,9 @@ from clustersim.workloads.operators.convolution import Convolution, Image, sides
 from clustersim.workloads.operators.elementwise import Elementwise
 from clustersim.workloads.operators.grids.samples import OfSamples
 from clustersim.workloads.operators.linear import Linear
-from clustersim.workloads.operators.model import OperatorLayer, Way
+from clustersim.workloads.operators.model import OperatorLayer
 from clustersim.workloads.operators.operator import SHIFT, Exchange, Operator, Segment
+from clustersim.workloads.operators.operator_names import Way
 from clustersim.workloads.operators.parameter import ParameterTensor
 from clustersim.workloads.operators.sharded import ShardedOperator, Side
 

@@ -36,7 +36,7 @@ from clustersim.workloads.operators.parameter import ParameterTensor
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PushedPart:
     """Part *number*: so many *parameters* of *layer* at *server*; without a layer, of the whole model."""
 
     number: int
@@ -45,25 +45,25 @@ class Part:
     layer: str | None = None
 
 
-def whole_shares(model: Model, servers: int) -> list[Part]:
+def whole_shares(model: Model, servers: int) -> list[PushedPart]:
     """One part for each of *servers*: equal shares of all parameters."""
-    return [Part(number, model.trainable_parameters / servers, number) for number in range(servers)]
+    return [PushedPart(number, model.trainable_parameters / servers, number) for number in range(servers)]
 
 
-def parts_of(layers: Sequence[Weights], servers: int, most: float | None) -> list[Part]:
+def parts_of(layers: Sequence[Weights], servers: int, most: float | None) -> list[PushedPart]:
     """The tensors of *layers* (in order of the forward pass) in pieces of at most *most* parameters, in push order.
 
     Each piece goes to the server with the fewest parameters so far.
     """
     load = [0.0] * servers
-    made: list[Part] = []
+    made: list[PushedPart] = []
     for layer in reversed(layers):
         for tensor in reversed(layer.trained.tensors):
             pieces = ceil(tensor.count / most) if most else 1
             for _ in range(pieces):
                 server = load.index(min(load))
                 load[server] += tensor.count / pieces
-                made.append(Part(len(made), tensor.count / pieces, server, layer.name))
+                made.append(PushedPart(len(made), tensor.count / pieces, server, layer.name))
     return made
 
 
@@ -75,7 +75,7 @@ class PushPull:
     """
 
     model: Model
-    parts: Sequence[Part]
+    parts: Sequence[PushedPart]
     servers: int
     workers: int
     batches: int
@@ -152,11 +152,11 @@ class PushPull:
             pushes[name] = (*pushes.get(name, ()), *own)
         return pushes
 
-    def _pull(self, step: int, part: Part) -> Recv:
+    def _pull(self, step: int, part: PushedPart) -> Recv:
         name = pull_name(step, part)
         return Recv(name=name, over=axis(part.server), peer=0, nbytes=self._weights(part), stream=f"pull.{part.number}")
 
-    def _push(self, step: int, part: Part, after: str) -> Send:
+    def _push(self, step: int, part: PushedPart, after: str) -> Send:
         return Send(
             name=f"{step}.push.{part.number}",
             over=axis(part.server),
@@ -166,7 +166,7 @@ class PushPull:
             after=(after,),
         )
 
-    def _in_turn(self, send: Send, part: Part, peer: int) -> tuple[Op, ...]:
+    def _in_turn(self, send: Send, part: PushedPart, peer: int) -> tuple[Op, ...]:
         """*send* of *part* by or to *peer*, which with priority waits in the queue of its stream."""
         if not self.priority:
             return (send,)
@@ -184,7 +184,7 @@ class PushPull:
         ops = [op for step in range(self.batches) for op in self._step(step, own)]
         return Program(f"server {server}", tuple(ops), kept, on="host")
 
-    def _step(self, step: int, parts: Sequence[Part]) -> Iterator[Op]:
+    def _step(self, step: int, parts: Sequence[PushedPart]) -> Iterator[Op]:
         """What a server does in a *step* of each GPU: it sends weights, receives gradients and updates."""
         peers = range(1, self.workers + 1)
         for part in parts:
@@ -198,7 +198,7 @@ class PushPull:
             # with staleness it is no work, but the time when all GPUs have pushed
             yield replace(update, after=arrivals, kernels=() if self.staleness else update.kernels)
 
-    def _answer(self, step: int, part: Part, peer: int) -> Send:
+    def _answer(self, step: int, part: PushedPart, peer: int) -> Send:
         """The weights of *part* for *peer*, which begins *step*."""
         after: list[str] = []
         if self.staleness != 0 and step > 0:
@@ -214,7 +214,7 @@ class PushPull:
             after=tuple(after),
         )
 
-    def _arrival(self, step: int, part: Part, peer: int) -> Iterator[Op]:
+    def _arrival(self, step: int, part: PushedPart, peer: int) -> Iterator[Op]:
         """The gradient of *peer*, and what the server does with it: it adds it to the sum, or updates at once."""
         stream, nbytes = f"{peer}.{part.number}", self._gradients(part)
         held = {"host.buffers": nbytes}
@@ -227,7 +227,7 @@ class PushPull:
             work = replace(work, kernels=kernels)
         yield replace(work, action=None, frees=held)
 
-    def _update(self, name: str, part: Part, stream: str) -> Compute:
+    def _update(self, name: str, part: PushedPart, stream: str) -> Compute:
         """The optimizer step over *part* on the server."""
         return replace(self._updates[part.number], name=name, stream=stream)
 
@@ -251,10 +251,10 @@ class PushPull:
         every = self.model.tensors_of({layer.name for layer in self.model.layers})
         return [tensor for tensor in every if tensor.trainable]
 
-    def _weights(self, part: Part) -> float:
+    def _weights(self, part: PushedPart) -> float:
         return float(part.parameters * BYTES[self.model.precision])
 
-    def _gradients(self, part: Part) -> float:
+    def _gradients(self, part: PushedPart) -> float:
         return float(part.parameters * BYTES[self.dtype])
 
 
@@ -263,11 +263,11 @@ def axis(server: int) -> str:
     return f"ps.{server}"
 
 
-def pull_name(step: int, part: Part) -> str:
+def pull_name(step: int, part: PushedPart) -> str:
     """The name of the op by which a GPU gets the weights of *part* for *step*."""
     return f"{step}.pull.{part.number}"
 
 
-def arrival_name(step: int, part: Part, peer: int) -> str:
+def arrival_name(step: int, part: PushedPart, peer: int) -> str:
     """The name of the op by which the server takes in the gradient of *part* that *peer* made in *step*."""
     return f"{step}.arrived.{part.number}.{peer}"

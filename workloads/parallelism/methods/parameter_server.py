@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
 from clustersim.simulator.hardware.kernel import BYTES, Operation, memory_bound
-from clustersim.simulator.reading.quantities import Count, Flag, Index, Size
+from clustersim.simulator.reading.quantities import BelongsTo, Count, Flag, Index, Size
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.mesh import Axis
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.data_parallel.buckets import Bucket
-from clustersim.workloads.data_parallel.compressed_reduction import Code, Coding, Compressed
+from clustersim.workloads.data_parallel.buckets import Bucket, BucketCode, Coding, Compressed
 from clustersim.workloads.data_parallel.gradients import weights_by_stage
 from clustersim.workloads.data_parallel.sharded_states import of_shard
 from clustersim.workloads.memory.compute import update_op
@@ -37,6 +36,9 @@ from clustersim.workloads.pipelines._asynchronous import SteadyState
 GRADIENT_SUM = Operation("sum of gradients", "elementwise")
 
 
+OF_OVERLAP = BelongsTo("overlap", to="overlap: true; without it each server has one piece")
+
+
 class ParameterServer(ReducingMethod):
     """Hosts keep the parameters, sharded over *servers* of them."""
 
@@ -48,10 +50,10 @@ class ParameterServer(ReducingMethod):
     """Hosts that share the parameters."""
     overlap: Flag = False
     """Gradients are pushed beside the backward pass, layer by layer, and weights pulled before a layer reads them."""
-    partition: Size | None = None
+    partition: Annotated[Size | None, OF_OVERLAP] = None
     """Bytes of the pieces in which tensors are pushed and pulled, for overlap; by default whole tensors. BytePS has
     4 MB."""
-    priority: Flag = False
+    priority: Annotated[Flag, OF_OVERLAP] = False
     """Of the pieces that wait, that of the first layer goes first (BytePS, ByteScheduler), for overlap; by default the
     one that is ready first."""
     staleness: Index | Literal["async"] = 0
@@ -59,12 +61,8 @@ class ParameterServer(ReducingMethod):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.partition is not None and not self.overlap:
-            raise Fault("partition", "belongs to overlap: true; without it each server has one piece")
         if self.compression is not None and self.in_parts:
             raise Fault("compression", "belongs to one push of all gradients: leave overlap and staleness away")
-        if self.priority and not self.overlap:
-            raise Fault("priority", "belongs to overlap: true; without it each server has one piece")
         return self
 
     @property
@@ -99,7 +97,7 @@ class ParameterServer(ReducingMethod):
             code=self._code(step),
         )
 
-    def _code(self, step: TrainingStep) -> Code | None:
+    def _code(self, step: TrainingStep) -> BucketCode | None:
         """How a GPU encodes all its gradients; None without compression."""
         if self.compression is None:
             return None
@@ -148,7 +146,7 @@ def parameter_server(
     servers: int = 1,
     optimizer: str | Optimizer = "sgd",
     gradient_dtype: str | None = None,
-    code: Code | None = None,
+    code: BucketCode | None = None,
 ) -> Schedule:
     """Return *schedule*, of one stage, with replicas along ``dp`` and *servers* host ranks, numbered after the GPUs.
 
@@ -193,7 +191,7 @@ def _exchange(what: str, kind: str, server: int, nbytes: float, after: tuple[str
     return Collective(name=name, kind=kind, over=axis, nbytes=nbytes, algorithm="direct", stream=axis, after=after)
 
 
-def _coded(body: list[Op], code: Code, gradients: float) -> list[Op]:
+def _coded(body: list[Op], code: BucketCode, gradients: float) -> list[Op]:
     """*body* between the kernels that decode what was pulled and those that encode its *gradients* (bytes)."""
     encoding = tuple(kernel for one in code.rounds for kernel in one.kernels)
     encode = Coding(name="encode", kernels=encoding, gradients=gradients, sent=code.sent, warm_up=code.warm_up)

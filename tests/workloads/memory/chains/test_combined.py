@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.workloads.memory.chains.chain import Chain
 from clustersim.workloads.memory.chains.execution import executed, executed_with_copies
-from clustersim.workloads.memory.chains.fixed_methods import saving_all
 from clustersim.workloads.memory.chains.offload_and_recompute import KARMA, POFO, SWAPPED, Programme, combined
 from clustersim.workloads.memory.chains.optimal_checkpointing import BudgetError, optimal
 from clustersim.workloads.memory.chains.segments import Slots
-from clustersim.workloads.memory.chains.sequence import ChainSequence, Kind
+from clustersim.workloads.memory.chains.sequence import ChainSequence, Kind, saving_all
 
 
 def runs_again(first, last):

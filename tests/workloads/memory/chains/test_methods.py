@@ -10,8 +10,7 @@ from clustersim.simulator.schedule.check import check
 from clustersim.workloads.architectures.shape import Shape
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.architectures.transformer import transformer
-from clustersim.workloads.memory.chains.fixed_methods import fixed_sequence, saving_all
-from clustersim.workloads.memory.chains.sequence import ChainSequence, observed
+from clustersim.workloads.memory.chains.sequence import ChainSequence, fixed_sequence, observed, saving_all
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.memory.recompute import recompute, recompute_by
 from clustersim.workloads.operators.stages import stages_of

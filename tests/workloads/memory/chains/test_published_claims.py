@@ -12,9 +12,9 @@ from clustersim.scenarios.build.planned_activations import copy_bandwidth
 from clustersim.scenarios.scenario import Scenario
 from clustersim.workloads.memory.chains.chain import stage_chain
 from clustersim.workloads.memory.chains.execution import executed_with_copies
-from clustersim.workloads.memory.chains.fixed_methods import saving_all
 from clustersim.workloads.memory.chains.offload_and_recompute import combined
 from clustersim.workloads.memory.chains.optimal_checkpointing import optimal
+from clustersim.workloads.memory.chains.sequence import saving_all
 
 
 def chain_on_one_gpu(gpu, bandwidth, model, software, **training):

@@ -5,7 +5,7 @@ import pytest
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.workloads.memory.chains.chain import Chain
 from clustersim.workloads.memory.chains.execution import Execution, executed
-from clustersim.workloads.memory.chains.sequence import ChainSequence, Kind, Operation
+from clustersim.workloads.memory.chains.sequence import ChainOperation, ChainSequence, Kind
 
 TWO = Chain.of([2, 3, 1], [10, 20], forward=[1, 2], backward=[4, 8])
 
@@ -61,4 +61,4 @@ def test_what_cannot_run_is_refused_with_the_operation(text, message):
 def test_a_sequence_turns_once():
     assert ChainSequence.parse("F1c F2e Loss BLoss B2 F1e B1").turn == 2
     with pytest.raises(ScheduleError, match="not 0 times"):
-        _ = ChainSequence((Operation(Kind.SAVE, 1),)).turn
+        _ = ChainSequence((ChainOperation(Kind.SAVE, 1),)).turn

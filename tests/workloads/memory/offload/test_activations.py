@@ -14,7 +14,7 @@ from clustersim.simulator.schedule.ops import Copy
 from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.memory.compute import compute
-from clustersim.workloads.memory.offload.activations import Buffers, named_layers, offloaded
+from clustersim.workloads.memory.offload.activations import CopyBuffers, named_layers, offloaded
 from clustersim.workloads.memory.recompute import recompute
 from clustersim.workloads.operators.stages import stages_of
 from clustersim.workloads.parallelism.pipeline import pipeline_parallel
@@ -22,7 +22,7 @@ from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 ORDERS = [name for name in names("clustersim.workloads.pipelines") if not name.startswith("_")]
 TAPE = 8.0
-DOUBLE = Buffers()
+DOUBLE = CopyBuffers()
 
 
 def step(layers=6, *, micro_batches=1, buffers=DOUBLE, recomputed=False, bandwidth=8.0, chosen=None):
@@ -81,14 +81,14 @@ def test_the_forward_waits_for_copies_slower_than_layers():
 @pytest.mark.parametrize("outstanding", [1, 2, 3])
 def test_no_more_copies_than_allowed_are_waited_for(outstanding):
     """While a forward pass runs, the GPU holds its own tape and those of the copies under way."""
-    _, timeline = step(10, buffers=Buffers(outstanding, 1), bandwidth=1.0)
+    _, timeline = step(10, buffers=CopyBuffers(outstanding, 1), bandwidth=1.0)
     held, last = curve(timeline, 0), spans(timeline)["0F0.layer 7"][1]
     assert held.total[held.times < last].max() == pytest.approx((1 + outstanding) * TAPE)
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
 def test_a_copy_back_begins_so_many_passes_ahead(ahead):
-    _, timeline = step(10, buffers=Buffers(1, ahead), bandwidth=16.0)
+    _, timeline = step(10, buffers=CopyBuffers(1, ahead), bandwidth=16.0)
     order = [f"0F0.layer {i}" for i in range(10)] + [f"0B0.layer {i}" for i in reversed(range(10))]
     computed, back = spans(timeline), spans(timeline, "prefetch")
     assert len(back) == (18 - ahead) // 2
@@ -148,7 +148,7 @@ def test_every_order_frees_on_both_sides_what_it_allocates(name):
 )
 def test_conservation(layers, micro_batches, outstanding, ahead, recomputed, bandwidth):
     """Traffic is what the schedule copies, nothing stays behind, links are at most full, half as fast is no faster."""
-    how = {"micro_batches": micro_batches, "buffers": Buffers(outstanding, ahead), "recomputed": recomputed}
+    how = {"micro_batches": micro_batches, "buffers": CopyBuffers(outstanding, ahead), "recomputed": recomputed}
     schedule, timeline = step(layers, bandwidth=bandwidth, **how)
     copies = [op for op in schedule.programs[0].ops if isinstance(op, Copy)]
     to_host = sum(op.nbytes for op in copies if op.to == "host")

@@ -11,7 +11,7 @@ from clustersim.scenarios import Scenario
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.operators.attentions.core_attention import CoreAttention, Sizes
-from clustersim.workloads.operators.attentions.cross_attention import LowRank, Memory
+from clustersim.workloads.operators.attentions.cross_attention import LowRank, MemoryAttention
 from clustersim.workloads.operators.attentions.sparse_attention import BlockSparse, Hashed
 from clustersim.workloads.parallelism.tensor import sharded
 
@@ -99,7 +99,7 @@ def test_low_rank_attention_has_a_closed_form():
 
 def test_a_memory_has_a_closed_form():
     """Lee et al. 2019: 2 n m scores a head, forward and backward; queries of the memory are parameters."""
-    read, use = Memory(32).operators(SIZES)
+    read, use = MemoryAttention(32).operators(SIZES)
     n, m, h = 1024, 32, 768
     assert flops((*read.forward(1), *use.forward(1))) == 2 * (2 * 2 * n * m * h)
     assert flops((*read.backward_input(1), *use.backward_input(1))) == 2 * 2 * (2 * 2 * n * m * h)
