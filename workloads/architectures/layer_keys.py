@@ -71,12 +71,17 @@ class LayerKeys(Section):
         fields: dict[str, Any] = {}
         for number, name in enumerate(names):
             try:
-                fields[f"block{number}"] = block_class(name), Field(default_factory=dict, alias=name, validate_default=True)
+                fields[f"block{number}"] = (
+                    block_class(name),
+                    Field(default_factory=dict, alias=name, validate_default=True),
+                )
             except Fault as fault:
                 raise Fault(("layers", *fault.path), fault.message, fault.hint) from None
         keys: Any = create_model("Blocks", __base__=Section, **fields)
+        # a second level, so that faults are told at their keys below blocks
         holder: Any = create_model("Holder", __base__=Section, blocks=(keys, ...))
-        made = holder.model_validate({"blocks": dict(self.blocks)}).blocks
+        made: Any = holder.model_validate({"blocks": dict(self.blocks)})
+        made = made.blocks
         return {name: getattr(made, f"block{number}") for number, name in enumerate(names)}
 
     def check_layers(self, features: int, others: Mapping[str, bool]) -> None:

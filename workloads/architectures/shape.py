@@ -18,7 +18,6 @@ from clustersim.workloads.operators.operator_names import Fused, Rule, fuses
 from clustersim.workloads.operators.saved_activations import EVERYTHING, Saved
 from clustersim.workloads.operators.sharded import WHOLE, Cut
 
-
 ATTENTION_AND_MLP = ("attention", "mlp")
 """The blocks of a layer of a transformer."""
 
@@ -49,7 +48,8 @@ class Shape:
     table of relative positions. *num_nextn_predict_layers*: modules that predict further tokens. *low*: how the linear
     maps of the layers run in 8 or 4 bits; None: they do not. *document_length*: of documents of a sequence.
     *attention_bias*: all products of attention have biases even if other linear operators have none. *attention_sinks*:
-    each head has a learned score that no position has (GPT-OSS). *experts*: of layers with a mixture of experts.
+    each head has a learned score that no position has (GPT-OSS). *attention_output_gate*: the product
+    of queries makes as many gates, which scale what attention gives (Qwen3-Next). *experts*: of layers with a mixture.
     *latent*: sizes of latent attention; heads then have as many keys and values as queries.
     *layers*: the blocks of layers in turn, ``attention``, ``mlp`` or a `Block`; none: each has attention and then an MLP.
     *lora*: adapters of a frozen model; None: all parameters are trained. *saved*: what activation functions of
@@ -103,6 +103,7 @@ class Shape:
     document_length: tuple[int, ...] = ()
     attention_bias: bool = False
     attention_sinks: bool = False
+    attention_output_gate: bool = False
     experts: Experts | None = None
     latent: Latent | None = None
     lora: Lora | None = None

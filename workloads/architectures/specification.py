@@ -118,6 +118,8 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
     """All products of attention have biases even if other linear operators have none."""
     attention_sinks: Flag = False
     """Each head has a learned score that belongs to no position (GPT-OSS)."""
+    attention_output_gate: Flag = False
+    """A gate, made with the queries, scales each feature that attention gives (Qwen3-Next)."""
     dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.1
     """Probability of dropout, 0 to 1; above 0 its kernels and masks count."""
     embedding_norm: Flag = False
@@ -177,6 +179,10 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
             "num_decoder_layers": self.num_decoder_layers is not None,
             "lora": self.lora is not None,
         }
+        if self.attention_output_gate and (self.kv_lora_rank or self.num_decoder_layers):
+            raise Fault(
+                "attention_output_gate", "is not modelled with latent attention, nor with a decoder; leave it out"
+            )
         self.check_layers(self.hidden_size, beside)
         return self
 

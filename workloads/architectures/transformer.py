@@ -34,6 +34,7 @@ from clustersim.workloads.operators.elementwise import (
     dropout,
     gelu,
     layer_norm,
+    output_gate,
     residual,
     rms_norm,
     rotary,
@@ -340,24 +341,27 @@ def _attention_parts(shape: Shape) -> Parts:
     """The product that makes queries, keys and values; what is between; the product that makes the output."""
     precision, rows = shape.precision, shape.seq_length
     queries, keys = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
+    asked = queries * (2 if shape.attention_output_gate else 1)
     # GPT-2 and Megatron-LM hold query, key and value in one tensor, Hugging Face's BERT and Llama in three
     apart = not shape.causal or shape.normalization == "rmsnorm"
     columns = Linear(
         rows,
         shape.hidden_size,
-        queries + 2 * keys,
+        asked + 2 * keys,
         shape.add_bias_linear or shape.attention_bias or shape.add_qkv_bias,
         precision,
-        splits=(queries, keys, keys) if apart else (),
+        splits=(asked, keys, keys) if apart else (),
         kept_share=shape.kept_share,
     )
     turned = (rotary(rows * (queries + keys), precision, fused=fuses(shape.fused, "rope")),)
     bias = shape.add_bias_linear or shape.attention_bias
     output = Linear(rows, queries, shape.hidden_size, bias, precision)
     output = second_product(shape, output, {"projection": shape.hidden_size})
-    columns = first_product(shape, columns, {"query": queries, "key": keys, "value": keys})
+    columns = first_product(shape, columns, {"query": asked, "key": keys, "value": keys})
     position = turned if shape.position_embedding_type == "rope" else ()
-    return columns, (*_query_key_norms(shape), *position, *_core(shape), *_sinks(shape)), output
+    # stacks that fuse the activation of an MLP fuse this gate too
+    gate = (output_gate(rows * queries, precision, fused=fuses(shape.fused, "swiglu")),) * shape.attention_output_gate
+    return columns, (*_query_key_norms(shape), *position, *_core(shape), *_sinks(shape), *gate), output
 
 
 def _sinks(shape: Shape) -> tuple[Operator, ...]:

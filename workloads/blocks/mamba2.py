@@ -7,11 +7,13 @@ softmax, (C B^T masked) x, and between chunks only states pass (section 6).
 
 Kernels are those of state-spaces/mamba, mamba_ssm/ops/triton/ssd_combined.py, ``mamba_split_conv1d_scan_combined``: the
 forward pass keeps z, x, B, C and dt ahead of the convolution, and the output before the gate; the backward pass runs the
-convolution, the states and C B^T again. States between chunks are in fp32.
+convolution, the states and C B^T again. States of chunks are in fp32. No efficiency of Triton's kernels is assumed beside
+that of products of their shapes.
 
-Tensor parallelism cuts heads and groups, and so all but the two products needs no exchange (section 8.1; Megatron-LM,
-core/ssm/mamba_mixer.py). Context parallelism exchanges positions for heads ahead of the convolution and behind the scan,
-whatever attention does; groups that are fewer than ranks are repeated (core/ssm/mamba_context_parallel.py).
+Tensor parallelism cuts heads and groups, so that what is between the two products needs no exchange (section 8.1;
+Megatron-LM, core/ssm/mamba_mixer.py). Context parallelism exchanges positions for heads ahead of the convolution and
+behind the scan, whatever attention does; groups that are fewer than ranks are repeated (core/ssm/
+mamba_context_parallel.py).
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ class Mamba2(Block):
         """One product in, the convolution and the scan, a norm over the features of each group, one product out."""
         heads, groups = self.heads(hidden.features) // hidden.ranks, self.n_groups // hidden.ranks
         inner, shared = heads * self.head_dim, groups * self.state_size
-        parts, context = hidden.context.ranks, hidden.context
+        parts = hidden.context.ranks
         repeated = max(1, parts // groups)
         scan = ChunkedScan(
             hidden.whole_length,
@@ -100,6 +102,7 @@ class Mamba2(Block):
             hidden.precision,
             self.conv_kernel,
             (matrix(channels, self.conv_kernel, hidden=False), *(ParameterTensor(channels),) * self.use_conv_bias),
+            again=True,
         )
         given = (inner, inner, shared * repeated, shared * repeated, heads)
         return (

@@ -15,8 +15,8 @@ CONVOLUTION = Operation("causal convolution", "elementwise")
 class CausalConvolution(Operator):
     """A convolution of each of *channels* by itself, over the last *kernel* of *length* positions, with SiLU.
 
-    One kernel, bound by memory: at most four positions are read once (Dao-AILab/causal-conv1d). It keeps its input; its
-    output is not kept, but computed again ahead of the backward pass (mamba_ssm/ops/triton/ssd_combined.py).
+    One kernel, bound by memory: a position is read once (Dao-AILab/causal-conv1d). It keeps its input. *again*: its
+    output is not kept, but computed again ahead of the backward pass.
     """
 
     length: int
@@ -24,6 +24,7 @@ class CausalConvolution(Operator):
     precision: str
     kernel: int
     parameters: tuple[ParameterTensor, ...]
+    again: bool = False
 
     @property
     def operation(self) -> Operation:
@@ -40,8 +41,8 @@ class CausalConvolution(Operator):
         return (self._pass(samples, 2, 1),)
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
-        """The forward pass again; then it reads x and dy, and writes dx and the gradients of the weights."""
-        return (self._pass(samples, 5, 2),)
+        """It reads x and dy, and writes dx and the gradients of the weights."""
+        return (self._pass(samples, 5, 2) if self.again else self._pass(samples, 3, 1),)
 
     def kept_bytes(self, samples: int) -> float:
         """Its input."""
