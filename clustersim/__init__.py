@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clustersim.simulator.engine.simulate import simulate
     from clustersim.simulator.hardware.accelerator import Accelerator, Software
     from clustersim.simulator.hardware.cluster import Cluster
-    from clustersim.simulator.hardware.kernel import BYTES, Kernel
+    from clustersim.simulator.hardware.kernel import BYTES, Kernel, matmul, memory_bound
     from clustersim.simulator.hardware.links import Link
     from clustersim.simulator.network.step import Group, Step
     from clustersim.simulator.reading.errors import SimulatorError
@@ -38,13 +38,15 @@ if TYPE_CHECKING:
     from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
     from clustersim.workloads.architectures.shape import Shape
     from clustersim.workloads.architectures.specification import model
+    from clustersim.workloads.blocks._block import Block, HiddenStates
     from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
     from clustersim.workloads.data_parallel.compressed_reduction import compressed
     from clustersim.workloads.memory.chains.chain import Chain
     from clustersim.workloads.memory.chains.optimal_checkpointing import optimal
     from clustersim.workloads.operators.attentions.core_attention import CoreAttention
     from clustersim.workloads.operators.model import Layer, Model
-    from clustersim.workloads.operators.operator import SHIFT, Exchange, Segment
+    from clustersim.workloads.operators.operator import SHIFT, Exchange, Operator, Segment
+    from clustersim.workloads.operators.parameter import ParameterTensor
     from clustersim.workloads.parallelism._parallelism import DataMethod, Parallelism
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "Action",
     "Axis",
     "Bandwidth",
+    "Block",
     "Bucket",
     "Chain",
     "Cluster",
@@ -68,6 +71,7 @@ __all__ = [
     "Flag",
     "Fraction",
     "Group",
+    "HiddenStates",
     "Kernel",
     "Layer",
     "Link",
@@ -75,8 +79,10 @@ __all__ = [
     "Model",
     "Number",
     "Op",
+    "Operator",
     "Order",
     "Parallelism",
+    "ParameterTensor",
     "Program",
     "Recv",
     "Reduction",
@@ -100,6 +106,8 @@ __all__ = [
     "Wiring",
     "cluster",
     "compressed",
+    "matmul",
+    "memory_bound",
     "model",
     "optimal",
     "overrides",
@@ -137,6 +145,8 @@ _HOMES = {
     "simulator.hardware.kernel": (
         "BYTES",
         "Kernel",
+        "matmul",
+        "memory_bound",
     ),
     "simulator.network.step": (
         "Group",
@@ -180,6 +190,10 @@ _HOMES = {
     ),
     "workloads.architectures.shape": ("Shape",),
     "workloads.architectures.specification": ("model",),
+    "workloads.blocks._block": (
+        "Block",
+        "HiddenStates",
+    ),
     "workloads.data_parallel.buckets": (
         "Bucket",
         "Reduction",
@@ -195,8 +209,10 @@ _HOMES = {
     "workloads.operators.operator": (
         "SHIFT",
         "Exchange",
+        "Operator",
         "Segment",
     ),
+    "workloads.operators.parameter": ("ParameterTensor",),
     "workloads.parallelism._parallelism": (
         "DataMethod",
         "Parallelism",

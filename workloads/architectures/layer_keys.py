@@ -34,26 +34,24 @@ def block_class(name: str) -> type[Block]:
     """
     from clustersim.workloads.blocks._block import Block
 
-    found = [
-        one
-        for one in vars(lookup.find(PACKAGE, name)).values()
-        if isinstance(one, type) and issubclass(one, Block) and one is not Block
-    ]
-    if not found:
+    module = lookup.find(PACKAGE, name)
+    own = (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__)
+    found = next((one for one in own if issubclass(one, Block)), None)
+    if found is None:
         raise Fault((), f"{name} declares no subclass of Block")
-    return found[-1]
+    return found
 
 
 class LayerKeys(Section):
     """Keys of layers that are not all attention and then an MLP."""
 
     layers: Annotated[list[Name | Annotated[list[Name], Field(min_length=1)]], Field(min_length=1)] | None = None
-    """Blocks of the layers, in turn over them, each block with a norm and a residual sum: attention, mlp, mamba2, mamba,
-    gated_delta_net, or the import path of your own. A layer of several is a list: [[mamba2, mlp], [attention, mlp]]. By
-    default every layer is [attention, mlp]."""
-    blocks: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Keys of blocks by their names, such as mamba2: {state_size: 128, chunk_size: 256}. Those of attention and mlp stand
-    in this section itself."""
+    """Blocks of the layers, in turn over them, each block with a norm and a residual sum: attention, mlp, mamba2,
+    mamba, gated_delta_net, or the import path of your own. A layer of several is a list: [[mamba2, mlp], [attention,
+    mlp]]. By default every layer is [attention, mlp]."""
+    blocks: dict[str, dict[str, Any]] | None = None
+    """Keys of blocks by their names, such as mamba2: {state_size: 128, chunk_size: 256}. Those of attention and mlp
+    stand in this section itself."""
 
     @property
     def patterns(self) -> tuple[tuple[str, ...], ...]:
@@ -80,7 +78,7 @@ class LayerKeys(Section):
         keys: Any = create_model("Blocks", __base__=Section, **fields)
         # a second level, so that faults are told at their keys below blocks
         holder: Any = create_model("Holder", __base__=Section, blocks=(keys, ...))
-        made: Any = holder.model_validate({"blocks": dict(self.blocks)})
+        made: Any = holder.model_validate({"blocks": self.blocks or {}})
         made = made.blocks
         return {name: getattr(made, f"block{number}") for number, name in enumerate(names)}
 
@@ -92,7 +90,7 @@ class LayerKeys(Section):
             return
         most("layers", len(self.layers), MOST_LAYERS)
         used = {name for pattern in self.patterns for name in pattern}
-        for name in self.blocks:
+        for name in self.blocks or ():
             if name in (ATTENTION, MLP):
                 raise Fault(("blocks", name), "has its keys in the model section itself")
             if name not in used:

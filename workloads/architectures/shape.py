@@ -51,7 +51,7 @@ class Shape:
     each head has a learned score that no position has (GPT-OSS). *attention_output_gate*: the product
     of queries makes as many gates, which scale what attention gives (Qwen3-Next). *experts*: of layers with a mixture.
     *latent*: sizes of latent attention; heads then have as many keys and values as queries.
-    *layers*: the blocks of layers in turn, ``attention``, ``mlp`` or a `Block`; none: each has attention and then an MLP.
+    *layers*: the blocks of layers in turn, ``attention``, ``mlp`` or a `Block`; none: each has attention and an MLP.
     *lora*: adapters of a frozen model; None: all parameters are trained. *saved*: what activation functions of
     feed-forward networks keep. *again*: which operators recomputation runs again; None: core attention, where it does.
     """

@@ -1,7 +1,7 @@
 """A block is a mixer or a feed-forward network: what stands in a layer between a norm and a residual sum.
 
-Its file declares a subclass of `Block`. The fields are its keys in a scenario, below ``model.blocks``. Its operators say
-what parameters and kernels it has, what it keeps for the backward pass, and how ranks share it.
+Its file declares a subclass of `Block`. The fields are its keys in a scenario, below ``model.blocks``. Its operators
+say what parameters and kernels it has, what it keeps for the backward pass, and how ranks share it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from clustersim.workloads.operators.sharded import WHOLE, Cut, ShardedOperator, 
 class HiddenStates:
     """What a block takes and gives: *rows* positions of a sample on one rank, *features* of each.
 
-    *cut*: how tensor parallelism cuts the blocks, *context*: how context parallelism cuts the sequence; *rows* are those
-    of one rank of *context*, and of all ranks of *cut*. *low*: linear maps run in 8 or 4 bits; None: they do not.
+    *cut*: how tensor parallelism cuts the blocks, *context*: how context parallelism cuts the sequence; *rows* are
+    those of one rank of *context*, and of all ranks of *cut*. *low*: linear maps run in 8 or 4 bits; None: they do not.
     *kept_share*: a product keeps one part in so many of an input that is gathered from the shards of the sequence.
     """
 

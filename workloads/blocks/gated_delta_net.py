@@ -1,16 +1,16 @@
 """Gated delta net: linear attention whose state forgets, and is corrected by what it predicts wrongly.
 
-Yang, Kautz and Hatamizadeh 2024 (arXiv:2412.06464). A product makes queries, keys, values and the gate z, and two numbers
-a head, a (decay) and b (strength); a causal convolution follows on queries, keys and values. A head has a state of
-key_head_dim x value_head_dim numbers, S_t = a_t S_(t-1) (1 - b_t k_t k_t^T) + b_t v_t k_t^T. Qwen3-Next has it in three
-of four layers.
+Yang, Kautz and Hatamizadeh 2024 (arXiv:2412.06464). A product makes queries, keys, values and the gate z, and two
+numbers a head, a (decay) and b (strength); a causal convolution follows on queries, keys and values. A head has a state
+of key_head_dim x value_head_dim numbers, S_t = a_t S_(t-1) (1 - b_t k_t k_t^T) + b_t v_t k_t^T. Qwen3-Next has it in
+three of four layers.
 
-The scan runs in chunks of Q positions (section 3.3; flash-linear-attention, fla/ops/gated_delta_rule/chunk.py): K K^T of
-a chunk, its triangular inverse, w and u from that, the states of the chunks one after the other, and the output. The
+The scan runs in chunks of Q positions (section 3.3; flash-linear-attention, fla/ops/gated_delta_rule/chunk.py): K K^T
+of a chunk, its triangular inverse, w and u from that, the states of the chunks one after the other, and the output. The
 backward pass computes w, u, the states and Q K^T again.
 
-Tensor parallelism cuts the heads (Megatron-LM, core/ssm/gated_delta_net.py). Context parallelism exchanges positions for
-heads, as for Mamba-2.
+Tensor parallelism cuts the heads (Megatron-LM, core/ssm/gated_delta_net.py). Context parallelism exchanges positions
+for heads, as for Mamba-2.
 """
 
 from __future__ import annotations

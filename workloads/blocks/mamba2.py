@@ -5,10 +5,10 @@ on x, B and C. Head h has a state of head_dim x state_size numbers, S_t = exp(dt
 output is y_t = S_t C_t + D x_t; heads of a group share B and C. In a chunk of Q positions this is attention without
 softmax, (C B^T masked) x, and between chunks only states pass (section 6).
 
-Kernels are those of state-spaces/mamba, mamba_ssm/ops/triton/ssd_combined.py, ``mamba_split_conv1d_scan_combined``: the
-forward pass keeps z, x, B, C and dt ahead of the convolution, and the output before the gate; the backward pass runs the
-convolution, the states and C B^T again. States of chunks are in fp32. No efficiency of Triton's kernels is assumed beside
-that of products of their shapes.
+Kernels are those of state-spaces/mamba (mamba_ssm/ops/triton/ssd_combined.py, ``mamba_split_conv1d_scan_combined``).
+The forward pass keeps z, x, B, C and dt ahead of the convolution, and the output before the gate; the backward pass
+runs the convolution, the states and C B^T again. States of chunks are in fp32. No efficiency of Triton's kernels is
+assumed beside that of products of their shapes.
 
 Tensor parallelism cuts heads and groups, so that what is between the two products needs no exchange (section 8.1;
 Megatron-LM, core/ssm/mamba_mixer.py). Context parallelism exchanges positions for heads ahead of the convolution and
