@@ -94,9 +94,9 @@ def test_the_delta_rule_over_ranks_of_context_has_heads_for_positions() -> None:
 
 def test_the_scan_of_mamba_is_slower_than_that_of_mamba2() -> None:
     """Dao and Gu 2024, section 9.3: 2 to 8 times on an A100, here for equal inner features and a state of 64."""
-    from clustersim.topologies.catalogue import accelerator
+    from clustersim.topologies.catalogue import GPUS, device
 
-    a100 = accelerator("a100_sxm_80gb")
+    a100 = device(GPUS, "a100_80gb").accelerator()
     one, two = Mamba(state_size=64), Mamba2(state_size=64, n_groups=1)
     scans = one.operators(HIDDEN)[-2], two.operators(HIDDEN)[2]
     times = [sum(a100.kernel_seconds(k) for k in (*s.forward(1), *s.backward_input(1))) for s in scans]

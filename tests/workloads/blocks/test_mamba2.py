@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from clustersim import BYTES, Accelerator, HiddenStates, Operator, Scenario, SimulatorError, model
-from clustersim.topologies.catalogue import accelerator
+from clustersim.topologies.catalogue import GPUS, device
 from clustersim.workloads.blocks.mamba2 import ChunkedScan, Mamba2
 from clustersim.workloads.operators.attentions.context_parallel import Context
 from clustersim.workloads.operators.sharded import Cut
@@ -55,7 +55,7 @@ def test_tensor_parallelism_halves_weights_scan_and_activations(sequence: bool) 
 
 
 def test_it_exchanges_what_attention_does() -> None:
-    """An all-reduce of the hidden states forward and one backward; with shards of the sequence a gather and a scatter."""
+    """An all-reduce of the hidden states in each pass; with shards of the sequence a gather and a scatter."""
     nbytes = ROWS * FEATURES * BYTES["bf16"]
 
     def sent(sequence: bool) -> list[tuple[str, str, float]]:
@@ -93,14 +93,14 @@ def test_context_parallelism_exchanges_positions_for_heads() -> None:
 
 
 def test_short_chunks_have_more_states_and_long_ones_more_products() -> None:
-    """The best chunk of an H100 is neither the shortest nor the longest; the paper's kernels have 64 to 256."""
-    h100: Accelerator = accelerator("h100_sxm")
+    """The best chunk is within a factor of two of the 256 that its authors take."""
+    h100: Accelerator = device(GPUS, "h100").accelerator()
 
     def seconds(chunk: int) -> float:
         return sum(h100.kernel_seconds(kernel) for kernel in replace(SCAN, chunk=chunk).forward(1))
 
     times = {chunk: seconds(chunk) for chunk in (16, 32, 64, 128, 256, 512, 2048, 8192)}
-    assert min(times, key=lambda chunk: times[chunk]) in (64, 128, 256)
+    assert min(times, key=lambda chunk: times[chunk]) in (128, 256, 512)
     assert times[16] > 1.5 * times[128] < times[8192]
     bytes_of_states = [replace(SCAN, chunk=chunk, groups=0).transient_bytes("F", 1) for chunk in (64, 128)]
     assert bytes_of_states[0] == 2 * bytes_of_states[1]
@@ -178,8 +178,8 @@ def test_faults(name: str) -> None:
     ("more", "message"),
     [
         ({"layers": ["mambo"]}, 'layers.0: must be attention, mlp, gated_delta_net, mamba or mamba2, not "mambo"'),
-        ({"layers": [[]]}, "layers.0: must have at least 1 entries"),
-        ({"layers": []}, "layers: must have at least 1 entries"),
+        ({"layers": [[]]}, "layers.0: must be text, not a list; must not be empty"),
+        ({"layers": []}, "layers: must not be empty"),
         ({"layers": None}, "blocks: belongs to layers, which have mamba2; give layers too"),
         ({"block": "parallel"}, "layers: is not modelled with block: parallel; leave one of them out"),
         ({"head": "masked_lm"}, "layers: is not modelled with head: masked_lm; leave one of them out"),
