@@ -138,6 +138,17 @@ NEMOTRON = {
     "mlp_hidden_act": "relu2",
 }
 
+NANO = {
+    **NEMOTRON,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "head_dim": 128,
+    "mamba_num_heads": 64,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+}
+
 JAMBA = {
     "model_type": "jamba",
     "attn_layer_offset": 4,
@@ -184,6 +195,7 @@ MAMBA2 = {
 CONFIGS: dict[str, dict[str, Any]] = {
     "mamba2_2_7b": MAMBA2,
     "nemotron_h_8b": llama(52, 4096, 32, 8, 21504, 131072, **NEMOTRON),
+    "nemotron3_nano_30b": llama(52, 2688, 32, 2, 1856, 131072, **NANO),
     "jamba_52b": llama(32, 4096, 32, 8, 14336, 65536, **JAMBA),
     "qwen3_next_80b": llama(48, 2048, 16, 2, 5120, 151936, **NEXT),
     "mixtral_8x7b": llama(32, 4096, 32, 8, 14336, 32000, model_type="mixtral", num_local_experts=8),

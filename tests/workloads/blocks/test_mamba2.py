@@ -125,6 +125,12 @@ def test_parameters_of_the_presets_are_the_published_ones() -> None:
     mlp = 2 * 4096 * 21504 + 4096
     counted = 24 * mamba + 4 * attention + 24 * mlp + 2 * 131072 * 4096 + 4096
     assert model("nemotron_h_8b").parameters == counted == 8_100_852_736
+    # by the files of Nemotron 3 Nano, with the corrections of scores
+    mamba = 2688 * (2 * 4096 + 2 * 8 * 128 + 64) + 5 * (4096 + 2048) + 3 * 64 + 4096 + 4096 * 2688 + 2688
+    attention = 2 * 2688 * 4096 + 2 * 2688 * 256 + 2688
+    experts = 129 * 2688 + 128 - 2688 + 128 * 2 * 2688 * 1856 + 2 * 2688 * 3712 + 2688
+    counted = 23 * mamba + 6 * attention + 23 * experts + 2 * 131072 * 2688 + 2688
+    assert model("nemotron3_nano_30b").parameters == counted == 31_577_940_288
 
 
 def run(**sections: Any) -> Scenario:
