@@ -299,7 +299,8 @@ def test_a_block(lab: str, sequence: bool) -> None:
 
     def block(ranks: int) -> tuple[Any, ...]:
         """Its product in, its scan and its product out in the first layer."""
-        layer: Any = sharded(made[name, 1].scenario.model, ranks, sequence_parallel=sequence).layers[1]
+        model: Any = made[name, 1].scenario.model
+        layer: Any = sharded(model, ranks, sequence_parallel=sequence).layers[1]
         return tuple(layer.operators[1:4])
 
     inner = 2 * 64
@@ -313,15 +314,16 @@ def test_a_block(lab: str, sequence: bool) -> None:
 
 def test_faults_of_a_block(lab: str) -> None:
     name = f"{lab}.blocks.decay"
-    model = {"layers": [[name, "mlp"]]}
-    for more, parallelism, message in [
+    model: dict[str, Any] = {"layers": [[name, "mlp"]]}
+    faults: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         ({"blocks": {name: {"expand": 0}}}, {}, f"model.blocks.{name}.expand: must be at least 1, not 0"),
         ({"blocks": {name: {"rank": 2}}}, {}, f"model.blocks.{name}.rank: unknown key"),
         ({"layers": [f"{lab}.blocks.empty"]}, {}, f"{lab}.blocks.empty declares no subclass of Block"),
         ({"layers": [f"{lab}.blocks.none"]}, {}, f"there is no none in {lab}.blocks"),
         ({"hidden_size": 65, "num_attention_heads": 5}, {"tp": 4}, "tp = 4 does not divide the 130 features of decay"),
         ({}, {"cp": 2}, "cp = 2 does not fit tiny: Decay is not made for it"),
-    ]:
+    ]
+    for more, parallelism, message in faults:
         with pytest.raises(ScenarioError, match=re.escape(message)):
             tiny(lab, model={**model, **more}, parallelism=parallelism)
 
