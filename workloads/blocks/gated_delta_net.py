@@ -57,8 +57,8 @@ class GatedDeltaNet(Block):
                 "num_value_heads", f"{self.num_value_heads} is no multiple of num_key_heads = {self.num_key_heads}"
             )
         return {
-            "num_key_heads of gated_delta_net": self.num_key_heads,
-            "num_value_heads of gated_delta_net": self.num_value_heads,
+            "key heads of gated_delta_net": self.num_key_heads,
+            "value heads of gated_delta_net": self.num_value_heads,
         }
 
     def context_fault(self, hidden: HiddenStates, context: Context) -> str:

@@ -31,9 +31,9 @@ from clustersim.workloads.operators.sharded import ShardedOperator
 SCAN = Operation("selective scan", "elementwise")
 
 SCAN_FLOPS = 9
-"""FLOPs for each number of the state and each position (state-spaces/mamba, issue 110, Gu: "9 * B * L * D * N")."""
+"""FLOPs for each number of the state and each position (state-spaces/mamba, issue 110: 9 B L D N)."""
 
-POSITIONS_OF_A_RANK = 16
+FEATURES_OF_A_RANK = 16
 """Hidden features for each feature of dt (transformers, MambaConfig: ``time_step_rank`` is ceil(hidden_size / 16))."""
 
 
@@ -60,7 +60,7 @@ class Mamba(Block):
     def operators(self, hidden: HiddenStates) -> tuple[Operator, ...]:
         """The convolution and the scan between the products, on the inner features of one rank."""
         inner, rows, precision = self.expand * hidden.features // hidden.ranks, hidden.rows, hidden.precision
-        rank = self.time_step_rank or ceil(hidden.features / POSITIONS_OF_A_RANK)
+        rank = self.time_step_rank or ceil(hidden.features / FEATURES_OF_A_RANK)
         bias = (ParameterTensor(inner),) * self.use_conv_bias
         weights = (matrix(inner, self.conv_kernel, hidden=False), *bias)
         small = rank + 2 * self.state_size

@@ -68,7 +68,7 @@ class Mamba2(Block):
         heads = self.heads(features)
         if heads % self.n_groups:
             raise Fault("n_groups", f"{self.n_groups} does not divide the {heads} heads")
-        return {"heads of mamba2": heads, "n_groups of mamba2": self.n_groups}
+        return {"heads of mamba2": heads, "groups of mamba2": self.n_groups}
 
     def context_fault(self, hidden: HiddenStates, context: Context) -> str:
         """Ranks must divide the heads of a tensor-parallel rank, and its groups, or be a multiple of them."""

@@ -161,7 +161,7 @@ FAULTS = {
     "tp": (
         {"mamba2": {"n_groups": 1}},
         {"tp": 2},
-        "tp = 2 does not divide the 1 n_groups of mamba2 of nemotron-h-8b; try 1",
+        "tp = 2 does not divide the 1 groups of mamba2 of nemotron-h-8b; try 1",
     ),
     "cp": (
         {"mamba2": {"n_groups": 8, "num_heads": 24}},
