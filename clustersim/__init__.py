@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clustersim.simulator.engine.simulate import simulate
     from clustersim.simulator.hardware.accelerator import Accelerator, Software
     from clustersim.simulator.hardware.cluster import Cluster
-    from clustersim.simulator.hardware.kernel import BYTES, Kernel, memory_bound
+    from clustersim.simulator.hardware.kernel import BYTES, Kernel, matmul, memory_bound
     from clustersim.simulator.hardware.links import Link
     from clustersim.simulator.network.step import Group, Step
     from clustersim.simulator.network.transport import NET, NVLINK, PCI, Transport
@@ -42,13 +42,15 @@ if TYPE_CHECKING:
     from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
     from clustersim.workloads.architectures.shape import Shape
     from clustersim.workloads.architectures.specification import model
+    from clustersim.workloads.blocks._block import Block, HiddenStates
     from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, compressed
     from clustersim.workloads.data_parallel.gradients import map_replicas, reduce_gradients, weights_by_stage
     from clustersim.workloads.memory.chains.chain import Chain
     from clustersim.workloads.memory.chains.optimal_checkpointing import optimal
     from clustersim.workloads.operators.attentions.core_attention import CoreAttention
     from clustersim.workloads.operators.model import Layer, Model
-    from clustersim.workloads.operators.operator import SHIFT, Exchange, Segment
+    from clustersim.workloads.operators.operator import SHIFT, Exchange, Operator, Segment
+    from clustersim.workloads.operators.parameter import ParameterTensor
     from clustersim.workloads.parallelism._parallelism import DataMethod, Parallelism
     from clustersim.workloads.reductions.all_reduce import all_reduce
 
@@ -62,6 +64,7 @@ __all__ = [
     "Action",
     "Axis",
     "Bandwidth",
+    "Block",
     "Bucket",
     "Chain",
     "Cluster",
@@ -78,6 +81,7 @@ __all__ = [
     "Flag",
     "Fraction",
     "Group",
+    "HiddenStates",
     "Kernel",
     "Layer",
     "Link",
@@ -86,8 +90,10 @@ __all__ = [
     "Network",
     "Number",
     "Op",
+    "Operator",
     "Order",
     "Parallelism",
+    "ParameterTensor",
     "Port",
     "Program",
     "Recv",
@@ -117,6 +123,7 @@ __all__ = [
     "cluster",
     "compressed",
     "map_replicas",
+    "matmul",
     "memory_bound",
     "model",
     "optimal",
@@ -132,118 +139,47 @@ __all__ = [
 ]
 
 _HOMES = {
-    "scenarios.scenario": ("Scenario",),
-    "scenarios.results.result": ("Result",),
-    "scenarios.run.sweep": ("Sweep",),
-    "scenarios.search.ranking": ("rank",),
-    "scenarios.search.chains.problem": ("problem_of",),
-    "scenarios.search.chains.published_plans": (
-        "overrides",
-        "propose",
-    ),
-    "simulator.analysis.critical_path": ("slack",),
-    "simulator.analysis.timeline": (
-        "Span",
-        "Timeline",
-    ),
-    "simulator.engine.simulate": ("simulate",),
-    "simulator.engine.interface.variation": ("Variation",),
-    "simulator.hardware.accelerator": (
-        "Accelerator",
-        "Software",
-    ),
-    "simulator.hardware.cluster": ("Cluster",),
-    "simulator.hardware.links": ("Link",),
-    "simulator.hardware.kernel": (
-        "BYTES",
-        "Kernel",
-        "memory_bound",
-    ),
-    "simulator.network.step": (
-        "Group",
-        "Step",
-    ),
-    "simulator.network.transport": (
-        "NET",
-        "NVLINK",
-        "PCI",
-        "Transport",
-    ),
-    "simulator.reading.errors": (
-        "ScenarioError",
-        "SimulatorError",
-    ),
-    "simulator.reading.quantities": (
-        "Bandwidth",
-        "Count",
-        "Flag",
-        "Fraction",
-        "Number",
-        "Section",
-        "Size",
-        "Time",
-    ),
-    "simulator.schedule.mesh": (
-        "Axis",
-        "Mesh",
-    ),
-    "simulator.schedule.ops": (
-        "Collective",
-        "Compute",
-        "Copy",
-        "Delay",
-        "Op",
-        "Recv",
-        "Send",
-    ),
-    "simulator.schedule.pipeline_order": (
-        "Action",
-        "Order",
-    ),
-    "simulator.schedule.program": ("Program",),
-    "simulator.schedule.schedule": ("Schedule",),
-    "topologies": ("cluster",),
-    "topologies.wiring.network": (
-        "FabricRouter",
-        "Network",
-        "Port",
-    ),
-    "topologies.wiring.server": (
-        "Server",
-        "Wiring",
-        "pcie_tree",
-    ),
-    "workloads.architectures.shape": ("Shape",),
-    "workloads.architectures.specification": ("model",),
-    "workloads.data_parallel.buckets": (
-        "Bucket",
-        "Reduction",
-        "compressed",
-    ),
-    "workloads.data_parallel.gradients": (
-        "map_replicas",
-        "reduce_gradients",
-        "weights_by_stage",
-    ),
-    "workloads.reductions.all_reduce": ("all_reduce",),
-    "scenarios.exchange.facts": ("Facts",),
-    "scenarios.exchange.source_file": ("SourceFile",),
-    "workloads.memory.chains.chain": ("Chain",),
-    "workloads.memory.chains.optimal_checkpointing": ("optimal",),
-    "workloads.operators.attentions.core_attention": ("CoreAttention",),
-    "workloads.operators.model": (
-        "Layer",
-        "Model",
-    ),
-    "workloads.operators.operator": (
-        "SHIFT",
-        "Exchange",
-        "Segment",
-    ),
-    "workloads.parallelism._parallelism": (
-        "DataMethod",
-        "Parallelism",
-    ),
+    "scenarios.exchange.facts": "Facts",
+    "scenarios.exchange.source_file": "SourceFile",
+    "scenarios.results.result": "Result",
+    "scenarios.run.sweep": "Sweep",
+    "scenarios.scenario": "Scenario",
+    "scenarios.search.chains.problem": "problem_of",
+    "scenarios.search.chains.published_plans": "overrides propose",
+    "scenarios.search.ranking": "rank",
+    "simulator.analysis.critical_path": "slack",
+    "simulator.analysis.timeline": "Span Timeline",
+    "simulator.engine.interface.variation": "Variation",
+    "simulator.engine.simulate": "simulate",
+    "simulator.hardware.accelerator": "Accelerator Software",
+    "simulator.hardware.cluster": "Cluster",
+    "simulator.hardware.kernel": "BYTES Kernel matmul memory_bound",
+    "simulator.hardware.links": "Link",
+    "simulator.network.step": "Group Step",
+    "simulator.network.transport": "NET NVLINK PCI Transport",
+    "simulator.reading.errors": "ScenarioError SimulatorError",
+    "simulator.reading.quantities": "Bandwidth Count Flag Fraction Number Section Size Time",
+    "simulator.schedule.mesh": "Axis Mesh",
+    "simulator.schedule.ops": "Collective Compute Copy Delay Op Recv Send",
+    "simulator.schedule.pipeline_order": "Action Order",
+    "simulator.schedule.program": "Program",
+    "simulator.schedule.schedule": "Schedule",
+    "topologies": "cluster",
+    "topologies.wiring.network": "FabricRouter Network Port",
+    "topologies.wiring.server": "Server Wiring pcie_tree",
+    "workloads.architectures.shape": "Shape",
+    "workloads.architectures.specification": "model",
+    "workloads.blocks._block": "Block HiddenStates",
+    "workloads.data_parallel.buckets": "Bucket Reduction compressed",
+    "workloads.data_parallel.gradients": "map_replicas reduce_gradients weights_by_stage",
+    "workloads.memory.chains.chain": "Chain",
+    "workloads.memory.chains.optimal_checkpointing": "optimal",
+    "workloads.operators.attentions.core_attention": "CoreAttention",
+    "workloads.operators.model": "Layer Model",
+    "workloads.operators.operator": "Exchange Operator SHIFT Segment",
+    "workloads.operators.parameter": "ParameterTensor",
+    "workloads.parallelism._parallelism": "DataMethod Parallelism",
+    "workloads.reductions.all_reduce": "all_reduce",
 }
 """The names of each module."""
 
@@ -252,6 +188,6 @@ def __getattr__(name: str) -> Any:
     from clustersim.simulator.reading.lookup import module
 
     for home, names in _HOMES.items():
-        if name in names:
+        if name in names.split():
             return getattr(module(f"clustersim.{home}"), name)
     raise AttributeError(f"module clustersim has no attribute {name}")

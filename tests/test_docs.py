@@ -109,7 +109,7 @@ def labels() -> set[str]:
 def test_the_examples_of_the_page_about_extending_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DOCS / "extend.md").read_text().replace("mylab", "lab_of_the_site")  # a name that no other test imports
     files = re.findall(r"```(?:python|yml)\n# (lab_of_the_site/\S+)\n(.*?)```", text, re.S)
-    assert len(files) == 8
+    assert len(files) == 9
     for name, content in files:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,8 +129,15 @@ def test_the_examples_of_the_page_about_extending_run(tmp_path: Path, monkeypatc
         },
         "network": {"transport": "ideal", "algorithms": {"all_reduce": "LAB.algorithms.centre"}},
     }
-    named = json.loads(json.dumps(data).replace("LAB", "lab_of_the_site"))
-    assert Scenario.model_validate(named).run().timeline.step_time > 0
+    layers = [["LAB.blocks.decay", "mlp"], ["attention", "mlp"]]
+    blocks = {
+        **data,
+        "model": {"preset": "LAB.models.tiny", "layers": layers, "blocks": {"LAB.blocks.decay": {"state_size": 32}}},
+        "parallelism": {"tp": 2, "sequence_parallel": True},
+    }
+    for each in (data, blocks):
+        named = json.loads(json.dumps(each).replace("LAB", "lab_of_the_site"))
+        assert Scenario.model_validate(named).run().timeline.step_time > 0
 
 
 def test_the_format_of_the_page_about_extending_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from clustersim.scenarios import Scenario
 from clustersim.scenarios.results.result import Result
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective, Send
+from clustersim.workloads.parallelism.tensor import sharded
 from tests.packages import clustersim, package
 
 FILES = {
@@ -118,6 +119,47 @@ FILES = {
             rows = (tuple(Action(p, s, m) for p in "FB" for m in range(micro_batches - (s == 1)))
                     for s in range(stages))
             return Order(tuple(rows))
+        ''',
+    "blocks/decay.py": '''
+        """A gated recurrence, as Mamba has it: a product in, a scan of states that decay, a product out."""
+        from dataclasses import dataclass
+        from clustersim import BYTES, Block, Count, Operator, ParameterTensor, memory_bound
+
+        class Decay(Block):
+            expand: Count = 2
+            state_size: Count = 16
+
+            def counts(self, features):
+                return {"features of decay": self.expand * features}
+
+            def operators(self, hidden):
+                inner = self.expand * hidden.features // hidden.ranks
+                return hidden.into(2 * inner), Scan(hidden.rows, inner, self.state_size, hidden.precision), (
+                    hidden.out_of(inner)
+                )
+
+        @dataclass(frozen=True)
+        class Scan(Operator):
+            length: int
+            features: int
+            state: int
+            precision: str
+
+            @property
+            def tensors(self):
+                return (ParameterTensor(self.features * self.state),)
+
+            def forward(self, samples):
+                return (memory_bound(1.5 * self.kept_bytes(samples), precision=self.precision),)
+
+            def backward_input(self, samples):
+                return (memory_bound(2.5 * self.kept_bytes(samples), precision=self.precision),)
+
+            def kept_bytes(self, samples):
+                return 2.0 * samples * self.length * self.features * BYTES[self.precision]
+        ''',
+    "blocks/empty.py": '''
+        """No block."""
         ''',
     "models/tiny.yaml": """
         kind: transformer
@@ -229,6 +271,50 @@ def test_an_operator_with_a_ring(lab: str) -> None:
     send, block_of_scores = spans["0F0.layer 0.2 send"], spans["0F0.layer 0.1"]
     assert isinstance(send.op, Send)
     assert (send.op.peer, send.begin) == (2, block_of_scores.begin)
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_a_block(lab: str, sequence: bool) -> None:
+    """Tensor parallelism halves its weights and what it keeps, and sends for it what it sends for attention."""
+    name = f"{lab}.blocks.decay"
+    made = {
+        (kind, ranks): tiny(
+            lab,
+            model={"layers": [[kind, "mlp"]], "add_bias_linear": False},
+            parallelism={"tp": ranks, **({"sequence_parallel": True} if sequence and ranks > 1 else {})},
+        )
+        for kind, ranks in ((name, 1), (name, 2), ("attention", 2))
+    }
+
+    def block(ranks: int) -> tuple[Any, ...]:
+        """Its product in, its scan and its product out in the first layer."""
+        model: Any = made[name, 1].scenario.model
+        layer: Any = sharded(model, ranks, sequence_parallel=sequence).layers[1]
+        return tuple(layer.operators[1:4])
+
+    inner = 2 * 64
+    whole, half = block(1), block(2)
+    weights = [sum(t.count for operator in part for t in operator.tensors if t.rows) for part in (whole, half)]
+    assert weights == [64 * 3 * inner, 64 * 3 * inner // 2]
+    assert half[1].kept_bytes(1) == whole[1].kept_bytes(1) / 2 == 32 * 2 * inner // 2 * 4
+    traffic = [made[kind, 2].summary()["traffic_bytes"]["tp"] for kind in (name, "attention")]
+    assert traffic[0] == traffic[1]
+
+
+def test_faults_of_a_block(lab: str) -> None:
+    name = f"{lab}.blocks.decay"
+    model: dict[str, Any] = {"layers": [[name, "mlp"]]}
+    faults: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"blocks": {name: {"expand": 0}}}, {}, f"model.blocks.{name}.expand: must be at least 1, not 0"),
+        ({"blocks": {name: {"rank": 2}}}, {}, f"model.blocks.{name}.rank: unknown key"),
+        ({"layers": [f"{lab}.blocks.empty"]}, {}, f"{lab}.blocks.empty declares no subclass of Block"),
+        ({"layers": [f"{lab}.blocks.none"]}, {}, f"there is no none in {lab}.blocks"),
+        ({"hidden_size": 65, "num_attention_heads": 5}, {"tp": 4}, "tp = 4 does not divide the 130 features of decay"),
+        ({}, {"cp": 2}, "cp = 2 does not fit tiny: Decay is not made for it"),
+    ]
+    for more, parallelism, message in faults:
+        with pytest.raises(ScenarioError, match=re.escape(message)):
+            tiny(lab, model={**model, **more}, parallelism=parallelism)
 
 
 def test_a_data_parallel_method_of_ones_own(lab: str) -> None:

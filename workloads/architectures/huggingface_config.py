@@ -22,6 +22,7 @@ from clustersim.workloads.architectures.huggingface_families import (
     whole,
     window,
 )
+from clustersim.workloads.architectures.huggingface_hybrids import HYBRID_FAMILIES
 from clustersim.workloads.architectures.model_keys import ACTIVATIONS
 
 
@@ -278,6 +279,7 @@ FAMILIES: Mapping[str, Family] = {
         window,
     ),
     **EXPERT_FAMILIES,
+    **HYBRID_FAMILIES,
 }
 """The families by ``model_type``."""
 
@@ -371,4 +373,5 @@ def model_section(document: Document) -> Document:
     for key, name in {**family.keys, "tie_word_embeddings": "tie_embeddings"}.items():
         if (key,) in document.positions:
             positions[name,] = document.positions[key,]
+    positions |= {path: document.positions[key,] for key, path in family.below.items() if (key,) in document.positions}
     return Document(made, positions)

@@ -7,7 +7,7 @@ Every family has defaults of its own, which its configuration class sets if a fi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from clustersim.workloads.architectures.attention_keys import pattern
@@ -25,13 +25,14 @@ class Family:
 
     *fixed*: values of the `model:` section. *keys*: key of the section by key of the configuration. *defaults*: values
     of a configuration that leaves them out. *more*: further values from the whole configuration; it may raise
-    `Unsupported`.
+    `Unsupported`. *below*: the path in the section of what *more* reads from a key, for messages.
     """
 
     fixed: Mapping[str, Any]
     keys: Mapping[str, str]
     defaults: Mapping[str, Any]
     more: Callable[[Values], Values] = lambda config: {}
+    below: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Unsupported(Exception):  # noqa: N818 - model_section catches it
@@ -132,7 +133,7 @@ ROUTED = {
 """Keys of the DeepSeek family; heads have as many keys as queries."""
 
 
-def _qwen(config: Values) -> Values:
+def sparse_layers(config: Values) -> Values:
     """Layer i has experts if i + 1 is a multiple of ``decoder_sparse_step`` and it is not among ``mlp_only_layers``."""
     layers, step = config["num_hidden_layers"], whole(config, "decoder_sparse_step", 1)
     if layers > MOST_LAYERS:
@@ -148,7 +149,11 @@ def _qwen(config: Values) -> Values:
 
 def _qwen2(config: Values) -> Values:
     shared = whole(config, "shared_expert_intermediate_size", 5632)
-    return {**_qwen(config), "moe_shared_expert_intermediate_size": shared, "moe_shared_expert_gate": bool(shared)}
+    return {
+        **sparse_layers(config),
+        "moe_shared_expert_intermediate_size": shared,
+        "moe_shared_expert_gate": bool(shared),
+    }
 
 
 def _deepseek(config: Values) -> Values:
@@ -239,7 +244,7 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
             "num_experts_per_tok": 8,
             "moe_intermediate_size": 768,
         },
-        _qwen,
+        sparse_layers,
     ),
     "deepseek_v2": Family(
         LLAMA, ROUTED, {**SILU, "moe_intermediate_size": 1407, "first_k_dense_replace": 0}, _deepseek

@@ -8,6 +8,7 @@ from math import ceil
 
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.workloads.architectures.attention_keys import Window
+from clustersim.workloads.blocks._block import Block, HiddenStates
 from clustersim.workloads.operators.attentions.context_parallel import ALONE, Context
 from clustersim.workloads.operators.attentions.core_attention import AttentionKind, Latent
 from clustersim.workloads.operators.experts.experts import Experts
@@ -16,6 +17,9 @@ from clustersim.workloads.operators.low_precision import LowPrecision
 from clustersim.workloads.operators.operator_names import Fused, Rule, fuses
 from clustersim.workloads.operators.saved_activations import EVERYTHING, Saved
 from clustersim.workloads.operators.sharded import WHOLE, Cut
+
+ATTENTION_AND_MLP = ("attention", "mlp")
+"""The blocks of a layer of a transformer."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,10 @@ class Shape:
     table of relative positions. *num_nextn_predict_layers*: modules that predict further tokens. *low*: how the linear
     maps of the layers run in 8 or 4 bits; None: they do not. *document_length*: of documents of a sequence.
     *attention_bias*: all products of attention have biases even if other linear operators have none. *attention_sinks*:
-    each head has a learned score that no position has (GPT-OSS). *experts*: of layers with a mixture of experts.
+    each head has a learned score that no position has (GPT-OSS). *attention_output_gate*: the product
+    of queries makes as many gates, which scale what attention gives (Qwen3-Next). *experts*: of layers with a mixture.
     *latent*: sizes of latent attention; heads then have as many keys and values as queries.
+    *layers*: the blocks of layers in turn, ``attention``, ``mlp`` or a `Block`; none: each has attention and an MLP.
     *lora*: adapters of a frozen model; None: all parameters are trained. *saved*: what activation functions of
     feed-forward networks keep. *again*: which operators recomputation runs again; None: core attention, where it does.
     """
@@ -97,11 +103,13 @@ class Shape:
     document_length: tuple[int, ...] = ()
     attention_bias: bool = False
     attention_sinks: bool = False
+    attention_output_gate: bool = False
     experts: Experts | None = None
     latent: Latent | None = None
     lora: Lora | None = None
     saved: Saved = EVERYTHING
     again: Rule | None = None
+    layers: tuple[tuple[str | Block, ...], ...] = ()
 
     @property
     def whole_length(self) -> int:
@@ -111,6 +119,32 @@ class Shape:
     def of_layer(self, number: int) -> Shape:
         """The shape of layer *number*, with its own window only."""
         return replace(self, windows=(self.windows[number % len(self.windows)],)) if len(self.windows) > 1 else self
+
+    def blocks_of(self, number: int) -> tuple[str | Block, ...]:
+        """The blocks of layer *number*."""
+        return self.layers[number % len(self.layers)] if self.layers else ATTENTION_AND_MLP
+
+    @property
+    def blocks(self) -> list[str | Block]:
+        """The different blocks of all layers."""
+        found: list[str | Block] = []
+        for number in range(len(self.layers) or 1):
+            found += (block for block in self.blocks_of(number) if block not in found)
+        return found
+
+    @property
+    def hidden_states(self) -> HiddenStates:
+        """What blocks take and give."""
+        return HiddenStates(
+            self.seq_length,
+            self.hidden_size,
+            self.precision,
+            self.cut,
+            self.context,
+            self.fused,
+            self.low,
+            self.kept_share,
+        )
 
     @property
     def causal(self) -> bool:

@@ -27,6 +27,7 @@ from clustersim.workloads.architectures.attention_keys import (
 )
 from clustersim.workloads.architectures.block_keys import ExpertKeys, LoraKeys
 from clustersim.workloads.architectures.image_model_keys import ConvolutionalSpecification, VisionSpecification
+from clustersim.workloads.architectures.layer_keys import ATTENTION, LayerKeys
 from clustersim.workloads.architectures.model_keys import (
     KINDS,
     KNOWN,
@@ -41,7 +42,7 @@ from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.operator_names import Fused
 
 
-class TransformerSpecification(Named, ExpertKeys, LatentKeys):
+class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
     """A transformer; keys as in Hugging Face and Megatron-LM, defaults as GPT-2 has them."""
 
     kind: Annotated[Literal["transformer"], KNOWN] = "transformer"
@@ -109,6 +110,8 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
     """All products of attention have biases even if other linear operators have none."""
     attention_sinks: Flag = False
     """Each head has a learned score that belongs to no position (GPT-OSS)."""
+    attention_output_gate: Flag = False
+    """A gate, made with the queries, scales each feature that attention gives (Qwen3-Next)."""
     dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.1
     """Probability of dropout, 0 to 1; above 0 its kernels and masks count."""
     embedding_norm: Flag = False
@@ -127,6 +130,9 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
     def _begun(cls, data: Any) -> Any:
         if isinstance(data, dict) and not {"kind", "preset", "num_layers", "hidden_size"} & data.keys():
             raise ValueError(f"needs a preset, a profile, a kind ({', '.join(KINDS)}) or the sizes of a transformer")
+        layers = data.get("layers") if isinstance(data, dict) else None
+        if isinstance(layers, list) and not any(ATTENTION in one for one in layers if isinstance(one, str | list)):
+            return {"num_attention_heads": 1, **data}  # no layer has heads of attention
         return data
 
     @model_validator(mode="after")
@@ -159,6 +165,17 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
         self._sound_decoder()
         self._sound_attention()
         self._sound_lora()
+        beside = {
+            f"block: {self.block}": self.block != "serial",
+            f"head: {self.head}": self.head != "causal_lm",
+            "num_decoder_layers": self.num_decoder_layers is not None,
+            "lora": self.lora is not None,
+        }
+        if self.attention_output_gate and (self.kv_lora_rank or self.num_decoder_layers):
+            raise Fault(
+                "attention_output_gate", "is not modelled with latent attention, nor with a decoder; leave it out"
+            )
+        self.check_layers(self.hidden_size, beside)
         return self
 
     @property
@@ -219,7 +236,8 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
         from clustersim.workloads.architectures.shape import Shape
 
-        own = {*Named.model_fields, *ExpertKeys.model_fields, *LatentKeys.model_fields, "kind", "attention_window"}
+        own = {*Named.model_fields, *ExpertKeys.model_fields, *LatentKeys.model_fields, *LayerKeys.model_fields}
+        own |= {"kind", "attention_window"}
         given = self.model_dump(exclude=own)
         given |= {
             "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
@@ -237,6 +255,7 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys):
             "latent": self.latent,
             "attention": self.attention if isinstance(self.attention, str) else self.attention.made(),
             "lora": self.lora.lora() if self.lora else None,
+            "layers": self.made_layers,
         }
         shape = Shape(**given, precision=precision, fused=fused)
         if self.num_decoder_layers:

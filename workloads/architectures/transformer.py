@@ -6,7 +6,7 @@ bytes in 16 bits (Narayanan et al. 2021, arXiv:2104.04473, equation 3; Korthikan
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -24,7 +24,8 @@ from clustersim.workloads.architectures.blocks import (
     second_product,
 )
 from clustersim.workloads.architectures.recomputation import reruns
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import ATTENTION_AND_MLP, Shape
+from clustersim.workloads.blocks._block import Block
 from clustersim.workloads.operators.attentions.context_parallel import ALONE, cut_over, positions_for_heads
 from clustersim.workloads.operators.attentions.core_attention import AttentionKind, CoreAttention, FlashAttention, Sizes
 from clustersim.workloads.operators.elementwise import (
@@ -33,6 +34,7 @@ from clustersim.workloads.operators.elementwise import (
     dropout,
     gelu,
     layer_norm,
+    output_gate,
     residual,
     rms_norm,
     rotary,
@@ -152,19 +154,20 @@ def _layers(shape: Shape) -> Iterator[OperatorLayer]:
 
 
 def layers_of_operators(shape: Shape, count: int) -> Iterator[tuple[Operator, ...]]:
-    """The operators of each of *count* layers: all equal, but for windows, and those with experts and their loads."""
-    made: dict[tuple[int | None, int], tuple[Operator, ...]] = {}
+    """The operators of each of *count* layers: equal, but for their blocks, windows, and experts with their loads."""
+    made: dict[tuple[int | None, int, int], tuple[Operator, ...]] = {}
     sparse = 0
     for number in range(count):
-        experts, which = shape.experts, None
-        if experts and experts.is_sparse(number):
+        experts, which, blocks = shape.experts, None, shape.blocks_of(number)
+        if experts and experts.is_sparse(number) and "mlp" in blocks:
             which = sparse % len(experts.loads)
             sparse += 1
         turn = number % len(shape.windows) if shape.windows else 0
-        if (which, turn) not in made:
+        key = which, turn, shape.layers.index(blocks) if shape.layers else 0
+        if key not in made:
             own = shape.of_layer(number)
-            made[which, turn] = _trained(own, transformer_operators(own, which))
-        yield made[which, turn]
+            made[key] = _trained(own, transformer_operators(own, which, blocks))
+        yield made[key]
 
 
 def _trained(shape: Shape, operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
@@ -173,21 +176,28 @@ def _trained(shape: Shape, operators: tuple[Operator, ...]) -> tuple[Operator, .
     return tuple(map(frozen, own)) if shape.lora else own
 
 
-def transformer_operators(shape: Shape, sparse: int | None = None) -> tuple[Operator, ...]:
-    """One layer: attention, then the feed-forward block, each with its norm and its residual sum.
+def transformer_operators(
+    shape: Shape, sparse: int | None = None, blocks: Sequence[str | Block] = ATTENTION_AND_MLP
+) -> tuple[Operator, ...]:
+    """One layer: its *blocks*, attention and then the feed-forward block, each with its norm and its residual sum.
 
     A parallel block has one residual sum, and attention and feed-forward side by side before it. *sparse*: the layer
     has experts, with the load of that number.
     """
     if shape.block != "serial":
         return _parallel_block(shape)
-    attention, feed_forward = _attention(shape), _feed_forward(shape, sparse)
-    if not shape.causal:
-        return (*attention, _residual(shape), _norm(shape), *feed_forward, _residual(shape), _norm(shape))
-    before = (_norm(shape),) * (shape.norm_placement != "after")
-    after = (_norm(shape),) * (shape.norm_placement != "before")
-    parts = (attention, feed_forward)
-    return tuple(operator for one in parts for operator in (*before, *one, *after, _residual(shape)))
+    before = (_norm(shape),) * (shape.causal and shape.norm_placement != "after")
+    after = (_norm(shape),) * (shape.causal and shape.norm_placement != "before")
+    last = (_norm(shape),) * (not shape.causal)
+    parts = (_block(shape, block, sparse) for block in blocks)
+    return tuple(operator for one in parts for operator in (*before, *one, *after, _residual(shape), *last))
+
+
+def _block(shape: Shape, block: str | Block, sparse: int | None) -> tuple[Operator, ...]:
+    """The operators of *block*, between its norm and its residual sum."""
+    if isinstance(block, Block):
+        return (*_casts(shape, 1), *block.operators(shape.hidden_states))
+    return _attention(shape) if block == "attention" else _feed_forward(shape, sparse)
 
 
 def _attention(shape: Shape) -> tuple[Operator, ...]:
@@ -331,24 +341,27 @@ def _attention_parts(shape: Shape) -> Parts:
     """The product that makes queries, keys and values; what is between; the product that makes the output."""
     precision, rows = shape.precision, shape.seq_length
     queries, keys = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
+    asked = queries * (2 if shape.attention_output_gate else 1)
     # GPT-2 and Megatron-LM hold query, key and value in one tensor, Hugging Face's BERT and Llama in three
     apart = not shape.causal or shape.normalization == "rmsnorm"
     columns = Linear(
         rows,
         shape.hidden_size,
-        queries + 2 * keys,
+        asked + 2 * keys,
         shape.add_bias_linear or shape.attention_bias or shape.add_qkv_bias,
         precision,
-        splits=(queries, keys, keys) if apart else (),
+        splits=(asked, keys, keys) if apart else (),
         kept_share=shape.kept_share,
     )
     turned = (rotary(rows * (queries + keys), precision, fused=fuses(shape.fused, "rope")),)
     bias = shape.add_bias_linear or shape.attention_bias
     output = Linear(rows, queries, shape.hidden_size, bias, precision)
     output = second_product(shape, output, {"projection": shape.hidden_size})
-    columns = first_product(shape, columns, {"query": queries, "key": keys, "value": keys})
+    columns = first_product(shape, columns, {"query": asked, "key": keys, "value": keys})
     position = turned if shape.position_embedding_type == "rope" else ()
-    return columns, (*_query_key_norms(shape), *position, *_core(shape), *_sinks(shape)), output
+    # stacks that fuse the activation of an MLP fuse this gate too
+    gate = (output_gate(rows * queries, precision, fused=fuses(shape.fused, "swiglu")),) * shape.attention_output_gate
+    return columns, (*_query_key_norms(shape), *position, *_core(shape), *_sinks(shape), *gate), output
 
 
 def _sinks(shape: Shape) -> tuple[Operator, ...]:

@@ -109,6 +109,7 @@ def elementary(name: str, operator: str) -> Operation:
 GELU = Operation("GELU", "elementwise")
 TANH = Operation("tanh", "elementwise")
 SWIGLU = Operation("SwiGLU", "elementwise")
+OUTPUT_GATE = Operation("output gate", "elementwise")
 DROPOUT = Operation("dropout", "elementwise")
 RESIDUAL = Operation("residual sum", "elementwise")
 CAST = Operation("cast", "elementwise")
@@ -153,6 +154,18 @@ def swiglu(elements: int, precision: str, *, fused: bool = True, separate: bool 
         *(() if separate else (TorchOperator(elementary("concatenation", SWIGLU.name), 0, 4, (0, 1)),)),
     )
     return composed(elements, precision, SWIGLU, parts, 3 * width, width)
+
+
+def output_gate(elements: int, precision: str, *, fused: bool = True) -> Elementwise:
+    """sigmoid(gate) * x for *elements* outputs of attention. Unfused: two kernels. Keeps both factors."""
+    width = BYTES[precision]
+    if fused:
+        return Elementwise(elements, 3 * width, 5 * width, kept=2 * width, precision=precision, operation=OUTPUT_GATE)
+    parts = (
+        TorchOperator(elementary("sigmoid", OUTPUT_GATE.name), 2, 3),
+        TorchOperator(elementary("multiply", OUTPUT_GATE.name), 3, 6, (1, 2)),
+    )
+    return composed(elements, precision, OUTPUT_GATE, parts, 2 * width, width)
 
 
 def dropout(elements: int, precision: str) -> Elementwise:

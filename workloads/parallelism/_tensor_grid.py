@@ -85,6 +85,7 @@ def check_cut_by_grids(model: Transformer) -> None:
         (shape.num_decoder_layers, "an encoder and a decoder"),
         (shape.num_nextn_predict_layers, "num_nextn_predict_layers"),
         (shape.lora, "lora"),
+        (shape.layers, "layers of other blocks than attention and mlp"),
     ):
         if beyond:
             raise ScenarioError(

@@ -121,6 +121,12 @@ def _check_attention(shape: Shape, cut: ContextCut, name: str) -> None:
     from clustersim.workloads.architectures.shape import nearest_divisors
     from clustersim.workloads.operators.attentions.cross_attention import MemoryAttention
 
+    for block in shape.blocks:
+        fault = "" if isinstance(block, str) else block.context_fault(shape.hidden_states, cut)
+        if fault:
+            raise ScenarioError(f"cp = {cut.ranks} does not fit {name}: {fault}")
+    if "attention" not in shape.blocks:
+        return
     if cut.method == "ulysses":
         groups, ranks = shape.key_value_heads, cut.ranks
         part = f" of a rank of tp {shape.cut.ranks}" if shape.cut.ranks > 1 else ""

@@ -52,6 +52,7 @@ from clustersim.workloads.parallelism._tensor_grid import (
 )
 
 if TYPE_CHECKING:
+    from clustersim.workloads.architectures.shape import Shape
     from clustersim.workloads.architectures.transformer import Transformer
     from clustersim.workloads.operators.sharded import Grid
 
@@ -256,9 +257,7 @@ def sharded(
     model = _transformer(model, degree)
     if by_columns and model.shape.block == "parallel":
         raise ScenarioError("tp_split: column_column belongs to block: serial, but the model has block: parallel")
-    keys = {"num_attention_heads": "heads", "ffn_hidden_size": "ffn_hidden_size"}
-    for key, word in {**keys, **({"hidden_size": "hidden_size"} if by_columns else {})}.items():
-        count: int = getattr(model.shape, key)
+    for word, count in _counts(model.shape, by_columns=by_columns).items():
         if degree < 1 or count % degree:
             good = " or ".join(map(str, nearest_divisors(count, degree)))
             raise ScenarioError(f"tp = {degree} does not divide the {count} {word} of {model.name}; try {good}")
@@ -271,6 +270,19 @@ def sharded(
             "tp_head: sequence needs tie_embeddings: false, since the embedding is cut over the vocabulary"
         )
     return model.reshaped(cut=Cut(TENSOR, degree, sequence_parallel, by_columns, sequence_head=sequence_head))
+
+
+def _counts(shape: Shape, *, by_columns: bool) -> Mapping[str, int]:
+    """By name, what tensor-parallel ranks must divide."""
+    found: dict[str, int] = {}
+    for block in shape.blocks:
+        if block == "attention":
+            found["heads"] = shape.num_attention_heads
+        elif isinstance(block, str):
+            found["ffn_hidden_size"] = shape.ffn_hidden_size
+        else:
+            found |= block.counts(shape.hidden_size)
+    return found | ({"hidden_size": shape.hidden_size} if by_columns else {})
 
 
 def tensor_parallel(

@@ -124,7 +124,80 @@ PHI = {
     "lm_head_bias": True,
 }
 
+NEMOTRON = {
+    "model_type": "nemotron_h",
+    "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+    "attention_head_dim": 128,
+    "ssm_state_size": 128,
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "chunk_size": 128,
+    "expand": 2,
+    "mlp_hidden_act": "relu2",
+}
+
+NANO = {
+    **NEMOTRON,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "head_dim": 128,
+    "mamba_num_heads": 64,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+}
+
+JAMBA = {
+    "model_type": "jamba",
+    "attn_layer_offset": 4,
+    "attn_layer_period": 8,
+    "expert_layer_offset": 1,
+    "expert_layer_period": 2,
+    "mamba_d_conv": 4,
+    "mamba_d_state": 16,
+    "mamba_dt_rank": 256,
+    "mamba_expand": 2,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+}
+
+NEXT = {
+    "model_type": "qwen3_next",
+    "head_dim": 256,
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "moe_intermediate_size": 512,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "shared_expert_intermediate_size": 512,
+}
+
+MAMBA2 = {
+    "model_type": "mamba2",
+    "num_hidden_layers": 64,
+    "hidden_size": 2560,
+    "vocab_size": 50288,
+    "state_size": 128,
+    "num_heads": 80,
+    "head_dim": 64,
+    "expand": 2,
+    "n_groups": 1,
+    "chunk_size": 256,
+    "tie_word_embeddings": True,
+}
+
 CONFIGS: dict[str, dict[str, Any]] = {
+    "mamba2_2_7b": MAMBA2,
+    "nemotron_h_8b": llama(52, 4096, 32, 8, 21504, 131072, **NEMOTRON),
+    "nemotron3_nano_30b": llama(52, 2688, 32, 2, 1856, 131072, **NANO),
+    "jamba_52b": llama(32, 4096, 32, 8, 14336, 65536, **JAMBA),
+    "qwen3_next_80b": llama(48, 2048, 16, 2, 5120, 151936, **NEXT),
     "mixtral_8x7b": llama(32, 4096, 32, 8, 14336, 32000, model_type="mixtral", num_local_experts=8),
     "qwen2_57b_a14b": llama(28, 3584, 28, 4, 18944, 151936, **QWEN2),
     "qwen3_30b_a3b": qwen(48, 2048, 32, 4, num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768),
@@ -255,6 +328,19 @@ FAULTS = {
     json.dumps({**CONFIGS["llama_7b"], "mlp_bias": True}): "mlp_bias: biases of only the MLP",
     json.dumps({**CONFIGS["llama_7b"], "num_key_value_heads": 5}): "num_key_value_heads: 5 does not divide",
     json.dumps({**CONFIGS["llama_7b"], "hidden_act": "mish"}): "activation: must be gelu, gelu_new, relu",
+    json.dumps({**MAMBA2, "use_bias": True}): "use_bias: biases of the products of a mixer are not modelled",
+    json.dumps({**MAMBA2, "n_groups": 7}): "n_groups: 7 does not divide the 80 heads",
+    json.dumps({**CONFIGS["nemotron_h_8b"], "hybrid_override_pattern": "M-*"}): (
+        "hybrid_override_pattern: must have one of M, *, -, E for each of the 52 layers"
+    ),
+    json.dumps({**CONFIGS["nemotron_h_8b"], "hybrid_override_pattern": None}): (
+        "model_type: needs layers_block_type or hybrid_override_pattern"
+    ),
+    json.dumps({**CONFIGS["jamba_52b"], "attn_layer_offset": 8}): "attn_layer_period: must be above attn_layer_offset",
+    json.dumps({**CONFIGS["qwen3_next_80b"], "layer_types": ["full"]}): (
+        "layer_types: must have one of linear_attention, full_attention for each of the 48 layers"
+    ),
+    json.dumps({**CONFIGS["qwen3_next_80b"], "full_attention_interval": 0}): "full_attention_interval: must be a whole",
     json.dumps({**CONFIGS["mpt_7b"], "attn_config": [1]}): "attn_config: must be a mapping",
     json.dumps({**CONFIGS["mistral_7b"], "sliding_window": "x"}): "sliding_window: must be a whole number, not 'x'",
     "[1, 2]": "must be a mapping (key: value) at the top",

@@ -1,0 +1,1 @@
+"""Blocks of a layer: each file has one mixer or feed-forward network, with its keys, operators and cuts."""
