@@ -34,7 +34,15 @@ from clustersim.topologies.catalogue import having_precision
 from clustersim.topologies.cluster_section import ClusterHolder, ClusterSection
 from clustersim.topologies.wiring.network import Routing
 from clustersim.workloads.architectures.model_keys import is_config, with_plain_keys
-from clustersim.workloads.default_software_stack import AUTO, FRAMEWORKS, StackChoice, default_stack, instead_of, own_stack, version_of
+from clustersim.workloads.default_software_stack import (
+    AUTO,
+    FRAMEWORKS,
+    StackChoice,
+    default_stack,
+    instead_of,
+    own_stack,
+    version_of,
+)
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.saved_activations import EVERYTHING
 from clustersim.workloads.parallelism._parallelism import is_transformer

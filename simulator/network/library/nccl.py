@@ -98,7 +98,7 @@ HOPPER = "nvlink4", "nvlink5"
 WIRED = frozenset({NVLINK, PCI, NET})
 """NCCL adds the latency that a network reports, and InfiniBand reports none (props->latency = 0, net_ib.cc)."""
 
-PCIE: Mapping[str, float] = {"pcie3": 12e9, "pcie4": 24e9, "pcie5": 48e9}
+PCIE: Mapping[str, float] = {"pcie3": 12e9, "pcie4": 24e9, "pcie5": 48e9, "pcie6": 96e9}
 """PCI_BW: 12 GB/s for 16 lanes of generation 3, in proportion to the lanes' rate after that (topo.cc, kvDictPciGen)."""
 
 BLOCKS = 2
