@@ -128,8 +128,8 @@ def version_of(stack: str, year: int | None) -> str:
 
 
 OWN_STACKS: Mapping[str, str] = {"tpu": "xla", "trainium": "xla", "gaudi": "gaudi"}
-"""Stacks of accelerators that run no CUDA or ROCm, by the beginning of their names. XLA compiles for TPUs, and it is the
-front end of Neuron's compiler for Trainium (AWS Neuron documentation, "Neuron Compiler")."""
+"""Stacks of accelerators that run no CUDA or ROCm, by the beginning of their names. XLA compiles for TPUs, and it is
+the front end of Neuron's compiler for Trainium (AWS Neuron documentation, "Neuron Compiler")."""
 
 
 def own_stack(accelerator: Accelerator) -> str | None:

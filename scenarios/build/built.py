@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ON_TORI = "ici"
-"""The communication library of a scenario on TPUs or Trainium that names none: there is no NCCL for them, and their chips
-make a torus. Neuron's own choices are not published; XLA's on TPUs stand for them."""
+"""The communication library of a scenario on TPUs or Trainium that names none: there is no NCCL for them, and their
+chips make a torus. Neuron's own choices are not published; XLA's on TPUs stand for them."""
 
 MANY_VARIANTS, EACH = 2_000, 4e-3
 """Variants from which on a file says how long it takes to check them; seconds of each, measured with `hello`."""
