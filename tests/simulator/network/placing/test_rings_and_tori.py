@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clustersim import topologies
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.network.placing.rings_and_tori import cycles, group_of
+from clustersim.simulator.network.placing.rings_and_tori import cycles, group_of, zigzags
 from clustersim.simulator.network.step import Group
 
 
@@ -185,3 +185,27 @@ def nic(cluster: Cluster, gpu: int, elsewhere: int) -> str:
 
 def number(vertex: str) -> int:
     return int(vertex.rsplit(maxsplit=1)[-1])
+
+
+@pytest.mark.parametrize("size", [2, 4, 6, 8, 10])
+def test_zigzags_use_every_link_of_a_mesh_once_each_way(size: int) -> None:
+    paths = zigzags(size)
+    assert all(sorted(path) == list(range(size)) for path in paths)
+    assert sorted(path[0] for path in paths) == sorted(path[-1] for path in paths) == list(range(size))
+    used = Counter(edge for path in paths for edge in pairwise(path))
+    assert used == {(i, j): 1 for i in range(size) for j in range(size) if i != j}
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_rings_through_all_nics_of_a_narrow_mesh_share_no_link(nodes: int) -> None:
+    """MI300X: a link of 64 GB/s between two GPUs carries one NIC of 50 GB/s, not two."""
+    rings = grouped(topologies.cluster({"preset": "mi300x_platform", "nodes": nodes})).rings
+    inside = Counter(edge for ring in rings for edge in edges(ring) if edge[0] // 8 == edge[1] // 8)
+    assert len(rings) == 8
+    assert set(inside.values()) == {1}
+
+
+def test_rings_of_a_wide_mesh_stay_as_they_are() -> None:
+    """Perlmutter: 100 GB/s between two GPUs carry two NICs of 25 GB/s, so a ring enters by the NIC next to its own."""
+    rings = grouped(topologies.cluster({"preset": "perlmutter", "nodes": 2})).rings
+    assert [(ring[0] % 4, ring[3] % 4) for ring in rings] == [((n + 1) % 4, n) for n in range(4)]
