@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim import topologies
+from clustersim.scenarios import Scenario
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.placing.rings_and_tori import cycles, group_of, zigzags
 from clustersim.simulator.network.step import Group
@@ -209,3 +210,14 @@ def test_rings_of_a_wide_mesh_stay_as_they_are() -> None:
     """Perlmutter: 100 GB/s between two GPUs carry two NICs of 25 GB/s, so a ring enters by the NIC next to its own."""
     rings = grouped(topologies.cluster({"preset": "perlmutter", "nodes": 2})).rings
     assert [(ring[0] % 4, ring[3] % 4) for ring in rings] == [((n + 1) % 4, n) for n in range(4)]
+
+
+def test_two_mi300x_servers_reduce_at_the_rate_that_amd_measured() -> None:
+    # ROCm/rccl, pull request 2078: rccl-tests on two servers of eight MI300X with 400 Gb/s a GPU, 8 GiB: 360.0 GB/s
+    data = {
+        "version": 1,
+        "cluster": {"preset": "mi300x_platform", "nodes": 2},
+        "collective": {"kind": "all_reduce", "size": "8 GiB"},
+    }
+    measured = Scenario.model_validate(data).run().summary()["collective"][0]
+    assert measured["busbw"] == pytest.approx(360e9, rel=0.06)
