@@ -63,8 +63,18 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "megatron_core": ("megatron", "fsdp_compile"),
     "megatron_core_2025": ("megatron_core", "fsdp_compile"),
     "xla": ("ideal",),
+    "gaudi": ("ideal",),
 }
 """By stack, the others with which such a scenario is trained too."""
+
+ON_GPUS = frozenset(
+    {
+        *VERSIONS,
+        *(stack for versions in VERSIONS.values() for _, stack in versions),
+        *("ddp_compile", "fsdp_compile", "huggingface", "huggingface_deepspeed", "megatron_deepspeed"),
+    }
+)
+"""Stacks whose kernels are CUDA's or ROCm's: those of PyTorch on GPUs, of any year."""
 
 
 class StackChoice(NamedTuple):
@@ -97,7 +107,7 @@ def default_stack(
     'megatron_core'
     """
     keys, family = _family(method, degrees, gpu, transformer=transformer, stage=stage, adapters=adapters)
-    if framework != AUTO:
+    if framework != AUTO and own_stack(gpu) is None:
         family = _of_framework(framework, method, stage)
     # of models without attention, and of methods that torch has no package for, nothing is of a later year
     lasting = not (transformer and gpu.sms) or (framework == AUTO and family == "ddp" and method not in LIKE_DDP)
@@ -117,9 +127,30 @@ def version_of(stack: str, year: int | None) -> str:
     return next((name for since, name in VERSIONS.get(stack, ())[::-1] if year >= since), stack)
 
 
-def is_tpu(accelerator: Accelerator) -> bool:
-    """Return whether *accelerator* is one of Google's, which only XLA programs."""
-    return accelerator.name.startswith("tpu")
+OWN_STACKS: Mapping[str, str] = {"tpu": "xla", "trainium": "xla", "gaudi": "gaudi"}
+"""Stacks of accelerators that run no CUDA or ROCm, by the beginning of their names. XLA compiles for TPUs, and it is
+the front end of Neuron's compiler for Trainium (AWS Neuron documentation, "Neuron Compiler")."""
+
+
+def own_stack(accelerator: Accelerator) -> str | None:
+    """Return the one stack that programs *accelerator*; None for GPUs, which many stacks program.
+
+    >>> own_stack(Accelerator(name="tpu_v6e")), own_stack(Accelerator(name="h100"))
+    ('xla', None)
+    """
+    return next((stack for kind, stack in OWN_STACKS.items() if accelerator.name.startswith(kind)), None)
+
+
+def instead_of(stack: str, accelerator: Accelerator) -> StackChoice | None:
+    """Return what *accelerator* runs in place of a *stack* of `ON_GPUS`; None if it can run that.
+
+    PyTorch itself runs on all of them, but its step is then a program of their compilers: no kernel is launched by
+    CUDA, and none of CUDA's context lies in their memory.
+    """
+    own = own_stack(accelerator)
+    if own is None or stack not in ON_GPUS:
+        return None
+    return StackChoice(own, f"in place of {stack}, whose kernels {accelerator.name} cannot run", OTHERS.get(own, ()))
 
 
 def _family(
@@ -128,8 +159,9 @@ def _family(
     """Return (the keys that decide it, the framework: a key of `VERSIONS` or a stack without versions)."""
     divided = " and ".join(axis for axis, degree in degrees.items() if axis != "dp" and degree > 1)
     megatron = "megatron_core" if _is_of(gpu, HOPPER_OR_LATER) else "megatron"
-    if is_tpu(gpu):
-        return method, "xla"
+    own = own_stack(gpu)
+    if own is not None:
+        return method, own
     if method == "fsdp" or not (transformer and gpu.sms):
         return method, "fsdp" if method == "fsdp" else "ddp"
     if method == "zero":

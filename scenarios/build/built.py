@@ -32,7 +32,15 @@ from clustersim.topologies.catalogue import having_precision
 from clustersim.topologies.cluster_section import ClusterHolder, ClusterSection
 from clustersim.topologies.wiring.network import Routing
 from clustersim.workloads.architectures.model_keys import is_config, with_plain_keys
-from clustersim.workloads.default_software_stack import AUTO, FRAMEWORKS, StackChoice, default_stack, is_tpu, version_of
+from clustersim.workloads.default_software_stack import (
+    AUTO,
+    FRAMEWORKS,
+    StackChoice,
+    default_stack,
+    instead_of,
+    own_stack,
+    version_of,
+)
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.saved_activations import EVERYTHING
 from clustersim.workloads.parallelism._parallelism import is_transformer
@@ -44,8 +52,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ON_TPUS = "ici"
-"""The communication library of a scenario on TPUs that names none: there is no NCCL for them."""
+ON_TORI = "ici"
+"""The communication library of a scenario on TPUs or Trainium that names none: there is no NCCL for them, and their
+chips make a torus. Neuron's own choices are not published; XLA's on TPUs stand for them."""
 
 MANY_VARIANTS, EACH = 2_000, 4e-3
 """Variants from which on a file says how long it takes to check them; seconds of each, measured with `hello`."""
@@ -141,12 +150,12 @@ class BuiltScenario:
 
     @classmethod
     def _with_choices(cls, document: Document, name: str, source: Document) -> Self:
-        """The scenario of *document*, with what its cluster decides: TPUs' library, the grid of ``tp: auto``."""
+        """The scenario of *document*, with what its cluster decides: the library of tori, the grid of ``tp: auto``."""
         specification = validated(document, Specification)
         cluster = _built(specification.cluster, document, specification.routing)
         choice = None
-        if "transport" not in specification.network.model_fields_set and _of_tpus(cluster):
-            document = replaced(document, ("network", "transport"), ON_TPUS, document.position(("network",)))
+        if "transport" not in specification.network.model_fields_set and _on_tori(cluster):
+            document = replaced(document, ("network", "transport"), ON_TORI, document.position(("network",)))
             specification = validated(document, Specification)
         if specification.training is not None and specification.parallelism.chosen_by_model:
             from clustersim.scenarios.build.grid_choice import chosen_grid
@@ -276,9 +285,9 @@ class BuiltScenario:
         """The software stack, why it was taken, and what else is taken; no reason if the scenario names it."""
         named, parallelism = self.specification.software, self.specification.parallelism
         given, year = (named, None) if isinstance(named, str) else (named.preset, named.version)
-        if given not in (AUTO, *FRAMEWORKS):
-            return StackChoice(version_of(given, year), "")
         gpu = self._cluster.accelerator(self.derived.devices[0])
+        if given not in (AUTO, *FRAMEWORKS):
+            return instead_of(given, gpu) or StackChoice(version_of(given, year), "")
         return default_stack(
             parallelism.data.method,
             {**self.derived.degrees, "ep": parallelism.ep},
@@ -417,8 +426,8 @@ def clusters(scenario: str | os.PathLike[str], options: list[str] | None = None)
     return made
 
 
-def _of_tpus(cluster: Cluster) -> bool:
-    return bool(cluster.gpus) and is_tpu(cluster.accelerator(cluster.gpus[0]))
+def _on_tori(cluster: Cluster) -> bool:
+    return bool(cluster.gpus) and own_stack(cluster.accelerator(cluster.gpus[0])) == "xla"
 
 
 def _others(precision: str) -> str:

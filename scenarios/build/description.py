@@ -109,10 +109,14 @@ def notes(scenario: BuiltScenario) -> list[str]:
 
 
 def _library(scenario: BuiltScenario) -> Iterator[str]:
-    """That NCCL's tables stand for RCCL's, and that TPUs have another library."""
+    """That another library's rules stand for RCCL's, HCCL's and Neuron's, and that TPUs have no NCCL."""
     kinds = {link.kind for link in scenario.cluster().links.distinct}
+    if any(kind.startswith("neuronlink") for kind in kinds):
+        yield "network: Neuron's collectives are priced as XLA's on a torus of TPUs; its own choices are not modelled"
     if scenario.specification.network.transport != "nccl":
         return
+    if any(kind.startswith("gaudi") for kind in kinds):
+        yield "network: Intel's HCCL is priced as NCCL, whose calls it has; its own algorithms are not published"
     if any(kind.startswith("infinity_fabric") for kind in kinds):
         yield "network: AMD's RCCL is priced as NCCL, from which it is made; its own tuning tables are not modelled"
     if any(kind.startswith("ici") for kind in kinds):

@@ -163,7 +163,9 @@ def _gpu(name: str) -> list[str]:
 
     data = device(GPUS, name)
     made = data.accelerator()
-    peak = made.peak("fp16") if isinstance(made.peak_flops, dict) and "fp16" in made.peak_flops else made.peak("fp32")
+    # of bf16 where both are stated and differ, as on Gaudi 3: models train in it
+    peaks = made.peak_flops if isinstance(made.peak_flops, dict) else {}
+    peak = made.peak(next((precision for precision in ("bf16", "fp16") if precision in peaks), "fp32"))
     sizes = ((made.memory_bytes, "size"), (made.memory_bandwidth, "bandwidth"))
     return [name, show(peak, "rate"), *(show(value, unit) if isfinite(value) else "unlimited" for value, unit in sizes)]
 

@@ -18,7 +18,7 @@ NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
 """Link classes, as in NCCL (src/graph/tuning.cc, NCCL_HW_*)."""
 
 _CLASSES = {
-    **dict.fromkeys(("nvlink", "infinity_fabric", "ici"), NVLINK),
+    **dict.fromkeys(("nvlink", "infinity_fabric", "ici", "neuronlink", "gaudi"), NVLINK),
     **dict.fromkeys(("pcie", "upi", "qpi", "xgmi"), PCI),
 }
 

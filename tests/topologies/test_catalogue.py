@@ -12,6 +12,7 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Section
 from clustersim.simulator.reading.validation import validated
 from clustersim.simulator.reading.yaml_and_json import read
+from clustersim.topologies import cluster
 from clustersim.topologies.catalogue import CPUS, GPUS, LINKS, device, link, link_data, products_at_power
 from clustersim.topologies.cluster_section import CLUSTERS
 from clustersim.topologies.node_and_fabric import Gpu
@@ -25,6 +26,8 @@ GPU_NAMES = {
     *("h100", "h100_96gb", "h200", "h800", "b200", "mi250x_gcd", "unit"),
     *("p100", "t4", "a30", "a40", "rtx_a6000", "l4", "rtx_3090", "rtx_5090", "rtx_6000_ada", "a800", "h20"),
     *("b300", "gb200", "gb300", "mi300x", "mi325x", "tpu_v4", "tpu_v5e", "tpu_v5p"),
+    *("a100_pcie_40gb", "a100_pcie_80gb", "a100_64gb", "h100_pcie", "h100_nvl", "gh200", "rtx_pro_6000", "l40"),
+    *("mi350x", "mi355x", "tpu_v6e", "tpu_v7x", "trainium2", "gaudi2", "gaudi3"),
 }
 CLUSTER_NAMES = {
     *("zhores", "dgx1", "dgx_a100_40gb", "dgx_a100_80gb", "dgx_h100"),
@@ -32,6 +35,9 @@ CLUSTER_NAMES = {
     *("dgx2", "dgx_h200", "dgx_b200", "gb200_nvl72", "p5_48xlarge", "p5en_48xlarge", "p6_b200_48xlarge", "g5_48xlarge"),
     *("nd_a100_v4", "nd_h100_v5", "a3_highgpu_8g", "rtx_4090_workstation", "mi300x_platform"),
     *("dgx_b300", "gb300_nvl72", "tpu_v4_512", "tpu_v5e_pod", "tpu_v5p_512"),
+    *("p4de_24xlarge", "p5e_48xlarge", "p6_b300_48xlarge", "p6e_gb200", "trn2_48xlarge", "nd_h200_v5", "nd_gb200_v6"),
+    *("a3_megagpu_8g", "a3_ultragpu_8g", "a4_highgpu_8g", "a4x_nvl72", "alps", "jupiter", "leonardo", "lumi"),
+    *("tpu_v6e_pod", "tpu_v7x_pod", "tpu_v7x_512", "gaudi2_server", "gaudi3_server", "mi355x_platform"),
 }
 
 
@@ -180,12 +186,18 @@ def rows() -> dict[str, dict[str, str]]:
         ("b200", "B200-SXM"),
         ("mi250x_gcd", "MI250X single GCD"),
         ("mi300x", "MI300X"),
+        ("a100_pcie_80gb", "A100-PCIe-80GB"),
+        ("h100_pcie", "H100-PCIe-80GB"),
+        ("gh200", "GH200"),
+        ("gaudi2", "Gaudi2"),
+        ("tpu_v5p", "TPUv5p chip"),
     ],
 )
 def test_gpus_agree_with_the_published_table(name: str, row: str) -> None:
     published, gpu = rows()[row], device(GPUS, name)
     accelerator = gpu.accelerator()
-    assert accelerator.peak("fp16") == pytest.approx(float(published["fp16_bf16_dense_TFLOPs"]) * 1e12, rel=2e-3)
+    precision = "fp16" if name.startswith("v100") else "bf16"
+    assert accelerator.peak(precision) == pytest.approx(float(published["fp16_bf16_dense_TFLOPs"]) * 1e12, rel=2e-3)
     assert accelerator.memory_bandwidth == pytest.approx(float(published["hbm_GBps"]) * 1e9, rel=0.03)
     assert accelerator.memory_bytes == pytest.approx(float(published["hbm_GB"]) * 1e9, rel=0.08)
     if published["nvlink_unidir_GBps"]:
@@ -197,7 +209,9 @@ def test_gpus_agree_with_the_published_table(name: str, row: str) -> None:
 MEMORIES = {
     "nvidia-smi, memory.total: ": "MiB",
     "rocm-smi, VRAM Total Memory: ": "B",
+    "hl-smi, memory.total: ": "MiB",
     "Google Cloud, TPU v": "",
+    "AWS Neuron": "",
     "AMD": "",
 }
 """Where a memory is read, and the unit in which the source prints it."""
@@ -236,7 +250,8 @@ def test_memories_that_nvidia_smi_prints() -> None:
     ("folder", "name", "key"),
     [
         *((GPUS, name, key) for name, key in (("b200", "memory_bandwidth"), ("b300", "peak_flops"), ("h20", "power"))),
-        *((LINKS, f"ici_{name}", "bandwidth") for name in ("v4", "v5e", "v5p")),
+        *((GPUS, name, key) for name, key in (("gaudi3", "peak_flops"), ("tpu_v6e", "memory_bandwidth"))),
+        *((LINKS, f"ici_{name}", "bandwidth") for name in ("v4", "v5e", "v5p", "v6e")),
     ],
 )
 def test_a_contested_figure_names_both_sources(folder: str, name: str, key: str) -> None:
@@ -247,3 +262,138 @@ def test_a_contested_figure_names_both_sources(folder: str, name: str, key: str)
 
 def test_products_of_mi250x_in_fp32_run_on_matrix_units() -> None:
     assert device(GPUS, "mi250x_gcd").accelerator().peak("fp32") == pytest.approx(47.85e12)
+
+
+SECOND: dict[str, tuple[float, float | None, float | None, float | None]] = {
+    "mi355x": (2500, 5000, 288, 8.0),
+    "tpu_v7x": (2307, 4614, None, None),
+    "gaudi3": (1677, 1677, 128, 3.7),
+    "gaudi2": (432, 865, 96, 2.46),
+    "tpu_v6e": (918, 918, None, None),
+    "trainium2": (667, 1299, 96, 2.9),
+    "h100_pcie": (756, 1513, 80, 2.0),
+    "gh200": (989, 1979, 96, 4.0),
+    "a100_pcie_80gb": (312, None, 80, 1.94),
+}
+"""stas00/ml-engineering, compute/accelerator/README.md (August 2026): TFLOPS in bf16 and fp8, memory in GB, TB/s."""
+
+
+@pytest.mark.parametrize("name", sorted(SECOND))
+def test_accelerators_agree_with_a_second_table(name: str) -> None:
+    bf16, fp8, memory, bandwidth = SECOND[name]
+    made = device(GPUS, name).accelerator()
+    assert made.peak("bf16") == pytest.approx(bf16 * 1e12, rel=0.01)
+    if fp8 is not None:
+        assert made.peak("fp8") == pytest.approx(fp8 * 1e12, rel=0.01)
+    if memory is not None and bandwidth is not None:
+        # some makers count in powers of two, and print GB
+        assert memory * 1e9 <= made.memory_bytes <= memory * 2**30
+        assert made.memory_bandwidth == pytest.approx(bandwidth * 1e12, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "precision", "ratio"),
+    [
+        # 2.4 and 2.2 GHz; 124 and 108 SMs; half of the tensor rate; the clocks of two editions; twice at half the bits
+        ("mi355x", "mi350x", "bf16", 2.4 / 2.2),
+        ("a100_64gb", "a100_80gb", "bf16", 124 / 108),
+        ("l40s", "l40", "bf16", 2),
+        ("l40s", "l40", "fp32", 91.6 / 90.5),
+        ("gh200", "h100", "fp8", 1),
+        ("tpu_v6e", "tpu_v5e", "bf16", 4.66),
+        ("a100_pcie_40gb", "a100_40gb", "bf16", 1),
+    ],
+)
+def test_siblings_keep_the_ratio_of_their_units_and_clocks(name: str, other: str, precision: str, ratio: float) -> None:
+    one, two = (device(GPUS, each).accelerator().peak(precision) for each in (name, other))
+    assert one / two == pytest.approx(ratio, rel=2e-3)
+
+
+def test_mi355x_counts_its_units() -> None:
+    # CDNA 4: 256 compute units of 4,096 FLOP a clock in 16 bits, and of 256 in fp32
+    for name, clock in (("mi350x", 2.2e9), ("mi355x", 2.4e9)):
+        made = device(GPUS, name).accelerator()
+        assert made.peak("bf16") == pytest.approx(made.sms * 4096 * clock, rel=1e-3)
+        assert made.peak("fp32") == pytest.approx(made.sms * 256 * clock, rel=1e-3)
+
+
+def test_products_under_less_power_are_slower() -> None:
+    """Sustained rates in bf16: cards for PCIe run below the modules with the same die."""
+    order = ("a100_pcie_40gb", "a100_pcie_80gb", "a100_80gb", "h100_pcie", "h100_nvl", "gh200")
+    rates = [(made := device(GPUS, name).accelerator()).peak("bf16") * made.matmul_efficiency for name in order]
+    assert rates == sorted(rates)
+    gb200, gb300 = (device(GPUS, name).accelerator() for name in ("gb200", "gb300"))
+    assert gb300.peak("bf16") == gb200.peak("bf16")
+    assert gb300.matmul_efficiency / gb200.matmul_efficiency == pytest.approx((1400 / 1200) ** 0.5, rel=0.07)
+
+
+NODES = {
+    # Tb/s of a node's NICs, as the vendor prints it
+    "p4de_24xlarge": (8, 0.4),
+    "p5e_48xlarge": (8, 3.2),
+    "p6_b300_48xlarge": (8, 6.4),
+    "p6e_gb200": (72, 28.8),
+    "trn2_48xlarge": (16, 3.2),
+    "a3_megagpu_8g": (8, 1.6),
+    "a3_ultragpu_8g": (8, 3.2),
+    "a4_highgpu_8g": (8, 3.2),
+    "a4x_nvl72": (72, 18 * 1.6),
+    "nd_h200_v5": (8, 3.2),
+    "nd_gb200_v6": (72, 28.8),
+    "alps": (4, 0.8),
+    "jupiter": (4, 0.8),
+    "leonardo": (4, 0.4),
+    "lumi": (8, 0.8),
+    "tpu_v6e_pod": (256, 25.6),
+    "tpu_v7x_512": (512, 51.2),
+    "gaudi2_server": (8, 2.4),
+    "gaudi3_server": (8, 4.8),
+    "mi355x_platform": (8, 3.2),
+}
+
+
+@pytest.mark.parametrize("name", sorted(NODES))
+def test_the_network_of_a_node_is_what_its_vendor_prints(name: str) -> None:
+    node = read(lookup.data_file(CLUSTERS, name)).data["node"]
+    gpus, terabits = NODES[name]
+    assert node["accelerators"] == gpus
+    assert node["nics"] * link(node["nic"]["kind"]).bandwidth == pytest.approx(terabits * 1e12 / 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "accelerators"),
+    [("alps", 10_752), ("jupiter", 4 * 5884), ("leonardo", 13_824), ("lumi", 2 * 11_912), ("tpu_v7x_pod", 9_216)],
+)
+def test_machines_have_as_many_accelerators_as_published(name: str, accelerators: int) -> None:
+    data = read(lookup.data_file(CLUSTERS, name)).data
+    assert data["nodes"] * data["node"]["accelerators"] == accelerators
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "neighbours"),
+    [
+        ("alps", 150e9, 3),
+        ("jupiter", 150e9, 3),
+        ("leonardo", 100e9, 3),
+        ("gaudi2_server", 3 * 12.5e9, 7),
+        ("gaudi3_server", 3 * 25e9, 7),
+        ("mi355x_platform", 76.8e9, 7),
+        ("trn2_48xlarge", 128e9, 4),
+    ],
+)
+def test_links_between_two_of_a_node(name: str, pair: float, neighbours: int) -> None:
+    made = cluster({"preset": name, "nodes": 1})
+    joined = made.between(made.gpus)
+    assert {bandwidth for row in joined for bandwidth in row if bandwidth} == {pair}
+    assert {sum(map(bool, row)) for row in joined} == {neighbours}
+
+
+def test_trainium_2_makes_the_instance_that_aws_prints() -> None:
+    # AWS Neuron documentation, Trn2 Architecture: 10.7 PFLOPS, 1,536 GiB, 46.4 TB/s, 1,024 GB/s of NeuronLink a chip
+    chip, instance = device(GPUS, "trainium2"), cluster({"preset": "trn2_48xlarge", "nodes": 1})
+    made = chip.accelerator()
+    assert len(instance.gpus) * made.peak("bf16") == pytest.approx(10.7e15, rel=5e-3)
+    assert len(instance.gpus) * made.memory_bytes == 1536 * 2**30
+    assert len(instance.gpus) * made.memory_bandwidth == pytest.approx(46.4e12)
+    assert chip.links is not None
+    assert 2 * link(chip.links.kind, count=chip.links.count).bandwidth == pytest.approx(1024e9)

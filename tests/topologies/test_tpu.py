@@ -79,11 +79,15 @@ def busbw(preset: str, size: str) -> float:
 def test_the_published_all_reduce_bandwidth_of_a_pod() -> None:
     # Google Cloud, TPU v5e: 51.2 TB/s of all-reduce bandwidth for the 256 chips of a pod
     assert 256 * busbw("tpu_v5e_pod", "8 GiB") == pytest.approx(51.2e12, rel=0.01)
+    # TPU v6e: 102.4 TB/s, and 234.9 PFLOP/s in bf16
+    assert 256 * busbw("tpu_v6e_pod", "8 GiB") == pytest.approx(102.4e12, rel=0.01)
+    assert 256 * device(GPUS, "tpu_v6e").accelerator().peak("bf16") == pytest.approx(234.9e15, rel=1e-3)
 
 
 def test_all_links_of_a_chip_carry_data() -> None:
     # six links of 100 GB/s
     assert busbw("tpu_v5p_512", "8 GiB") == pytest.approx(600e9, rel=0.01)
+    assert busbw("tpu_v7x_512", "8 GiB") == pytest.approx(600e9, rel=0.01)
 
 
 def test_the_chips_of_googles_row_in_the_table_of_large_runs() -> None:

@@ -24,6 +24,11 @@ STACKS = [*lookup.names("clustersim.workloads.software"), *aliases()]
         ("ddp", {"ep": 8, "dp": 8}, "h100", "megatron_core"),
         ("ddp", {"dp": 8}, "tpu_v5e", "xla"),
         ("fsdp", {"dp": 8}, "tpu_v5p", "xla"),
+        ("ddp", {"tp": 8, "dp": 8}, "tpu_v7x", "xla"),
+        ("zero", {"pp": 2, "dp": 8}, "trainium2", "xla"),
+        ("fsdp", {"dp": 8}, "gaudi3", "gaudi"),
+        ("ddp", {"tp": 2, "dp": 4}, "gaudi2", "gaudi"),
+        ("ddp", {"tp": 2, "dp": 4}, "gh200", "megatron_core"),
         ("ddp", {"tp": 1, "pp": 1, "dp": 8}, "a100_80gb", "ddp_sdpa"),
         ("ddp", {"dp": 8}, "v100_32gb", "ddp"),
         ("fsdp", {"dp": 8}, "v100_16gb", "fsdp"),
@@ -85,6 +90,52 @@ def test_a_tpu_has_the_stack_and_the_network_of_tpus() -> None:
     assert other.specification.network.transport == "nccl"
     collective = {"version": 1, "cluster": changes["cluster"], "collective": {"kind": "all_reduce", "size": "1 GB"}}
     assert Scenario.model_validate(collective).specification.network.transport == "ici"
+
+
+OWN = {
+    "tpu_v4_512": ("xla", "ici", 0),
+    "tpu_v5e_pod": ("xla", "ici", 0),
+    "tpu_v5p_512": ("xla", "ici", 0),
+    "tpu_v6e_pod": ("xla", "ici", 0),
+    "tpu_v7x_512": ("xla", "ici", 0),
+    "trn2_48xlarge": ("xla", "ici", 0),
+    "gaudi2_server": ("gaudi", "nccl", 768 * 2**20),
+    "gaudi3_server": ("gaudi", "nccl", 768 * 2**20),
+}
+"""By cluster of accelerators that run no CUDA: stack, library, and memory of a process without tensors."""
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [*((name, "fsdp") for name in sorted(OWN)), *(("gaudi2_server", named) for named in ("auto", "torch", "megatron"))],
+)
+def test_what_runs_no_cuda_takes_its_own_stack_whatever_is_named(name: str, named: str) -> None:
+    changes = {"cluster": {"preset": name, "nodes": 1}, "training.global_batch_size": 512, "software": named}
+    made = Scenario.load("llama3_8b_fsdp_dgx_h100", changes)
+    stack, library, context = OWN[name]
+    assert made.stack == stack
+    assert made.specification.network.transport == library
+    assert made.software.context_bytes == context
+    assert (f"in place of {named}" in made.stack_choice.reason) == (named in ("fsdp", "megatron"))
+
+
+def test_a_stack_that_is_not_of_gpus_stays_as_it_is_named() -> None:
+    changes = {"cluster": {"preset": "tpu_v6e_pod", "nodes": 1}, "training.global_batch_size": 256}
+    assert Scenario.load("llama3_8b_fsdp_dgx_h100", {**changes, "software": "ideal"}).stack == "ideal"
+
+
+def test_gaudi_2_trains_as_fast_as_measured() -> None:
+    # Databricks, LLM Training and Inference with Intel Gaudi 2 AI Accelerators (2024): MPT-7B on eight Gaudi 2 at over
+    # 260 TFLOP/s a device. The products' rate is of a benchmark of products alone; nothing is fitted to this run. Batch
+    # and recomputation are not told: without recomputation eight samples would not fit
+    data = {
+        "version": 1,
+        "cluster": {"preset": "gaudi2_server", "nodes": 1},
+        "model": {"preset": "mpt_7b", "seq_length": 2048},
+        "training": {"global_batch_size": 256, "micro_batch_size": 8, "precision": "bf16", "recompute": "full"},
+        "parallelism": {"data": {"method": "fsdp"}},
+    }
+    assert Scenario.model_validate(data).run().summary()["model_tflops_per_gpu"] == pytest.approx(260, rel=0.1)
 
 
 def test_models_that_are_no_transformers_are_trained_by_torch_itself() -> None:

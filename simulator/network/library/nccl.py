@@ -88,8 +88,9 @@ pass 1 GiB at 31.8 and 29.6 of 50 GB/s (nccl-tests, July 2022: NVIDIA/nccl, issu
 NVLINKS = {"nvlink4": 20.6 / 25, "nvlink5": 40.1 / 50}
 """Shares of the data sheet's bandwidth by the later generations: SM90_NVLINK_BW, SM100_NVLINK_BW (topo.h)."""
 
-XGMI = {"infinity_fabric": 36 / 50, "infinity_fabric4": 48 / 64}
-"""MI200_XGMI_WIDTH and GFX94X_XGMI_WIDTH, GB/s of a link of 50 and of 64 (ROCm/rccl, src/graph/topo.h)."""
+XGMI = {"infinity_fabric": 36 / 50, "infinity_fabric4": 48 / 64, "infinity_fabric4_38g": 48 / 64}
+"""MI200_XGMI_WIDTH and GFX94X_XGMI_WIDTH, GB/s of a link of 50 and of 64 (ROCm/rccl, src/graph/topo.h); the MI350's, of
+the same generation and faster, are taken to have the share of the MI300's."""
 
 HOPPER = "nvlink4", "nvlink5"
 """NVLinks of GPUs that versions before 2.18 do not know."""
@@ -97,7 +98,7 @@ HOPPER = "nvlink4", "nvlink5"
 WIRED = frozenset({NVLINK, PCI, NET})
 """NCCL adds the latency that a network reports, and InfiniBand reports none (props->latency = 0, net_ib.cc)."""
 
-PCIE: Mapping[str, float] = {"pcie3": 12e9, "pcie4": 24e9, "pcie5": 48e9}
+PCIE: Mapping[str, float] = {"pcie3": 12e9, "pcie4": 24e9, "pcie5": 48e9, "pcie6": 96e9}
 """PCI_BW: 12 GB/s for 16 lanes of generation 3, in proportion to the lanes' rate after that (topo.cc, kvDictPciGen)."""
 
 BLOCKS = 2

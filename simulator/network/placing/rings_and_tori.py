@@ -149,15 +149,42 @@ def _across(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[i
     """One ring for each NIC in use, counted in the server that uses fewest; server after server."""
     nics = [_nics(cluster, devices, node, devices[nodes[number - 1][0]]) for number, node in enumerate(nodes)]
     channels = min(max(numbers.values()) + 1 for numbers in nics)
-    orders_of = [_inside(cluster, devices, node) for node in nodes]
     rings: list[list[int]] = [[] for _ in range(channels)]
-    for number, (orders, nic) in enumerate(zip(orders_of, nics, strict=True)):
-        entered: set[int] = set()
-        for channel, ring in enumerate(rings):
-            path = _path(orders, nic, channel, channels, entered)
-            entered.add(nic[path[0]])
+    for number, (node, nic) in enumerate(zip(nodes, nics, strict=True)):
+        own_nic = channels == len(node) == len(set(nic.values()))
+        if own_nic and _is_narrow_mesh(cluster, devices, node, devices[nodes[number - 1][0]]):
+            by_end = {path[-1]: path for path in zigzags(len(node))}
+            last = {nic[position]: place for place, position in enumerate(node)}
+            paths = [tuple(node[place] for place in by_end[last[channel]]) for channel in range(channels)]
+        else:
+            paths = _paths(_inside(cluster, devices, node), nic, channels)
+        for path, ring in zip(paths, rings, strict=True):
             ring.extend(path[::-1] if number % 2 else path)
     return list(map(tuple, rings))
+
+
+def zigzags(size: int) -> list[Cycle]:
+    """Return *size* directed Hamiltonian paths, *size* even, that use each link of a full mesh once in each direction.
+
+    One begins and one ends at each place, so that rings through all NICs of a server share none of its links (Walecki's
+    decomposition; Alspach 2008, "The wonderful Walecki construction").
+
+    >>> zigzags(4)
+    [(0, 1, 3, 2), (2, 3, 1, 0), (1, 2, 0, 3), (3, 0, 2, 1)]
+    """
+    steps = [(place + 1) // 2 * (1 if place % 2 else -1) for place in range(size)]
+    forward = [tuple((begin + step) % size for step in steps) for begin in range(size // 2)]
+    return [directed for path in forward for directed in (path, path[::-1])]
+
+
+def _is_narrow_mesh(cluster: Cluster, devices: Sequence[str], node: Sequence[int], elsewhere: str) -> bool:
+    """Whether an even number of GPUs of a server are joined pairwise by equal links that carry less than two NICs."""
+    there = cluster.between([devices[position] for position in node])
+    joints = {there[i][j] for i in range(len(node)) for j in range(len(node)) if i != j}
+    if len(node) % 2 or len(joints) != 1 or 0.0 in joints:
+        return False
+    leaving = min(cluster.links[link].bandwidth for link in cluster.route(devices[node[0]], elsewhere))
+    return joints.pop() < 2 * leaving
 
 
 def _nics(cluster: Cluster, devices: Sequence[str], node: Sequence[int], elsewhere: str) -> dict[int, int]:
@@ -166,6 +193,16 @@ def _nics(cluster: Cluster, devices: Sequence[str], node: Sequence[int], elsewhe
     distinct = list(set(names.values()))
     numbers = {name: number for number, name in enumerate(in_order(distinct, distinct))}
     return {position: numbers[name] for position, name in names.items()}
+
+
+def _paths(orders: Sequence[Cycle], nic: dict[int, int], channels: int) -> list[Cycle]:
+    """The order of each channel through one server."""
+    paths: list[Cycle] = []
+    entered: set[int] = set()
+    for channel in range(channels):
+        paths.append(_path(orders, nic, channel, channels, entered))
+        entered.add(nic[paths[-1][0]])
+    return paths
 
 
 def _path(orders: Sequence[Cycle], nic: dict[int, int], channel: int, channels: int, entered: set[int]) -> Cycle:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim import topologies
+from clustersim.scenarios import Scenario
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.network.placing.rings_and_tori import cycles, group_of
+from clustersim.simulator.network.placing.rings_and_tori import cycles, group_of, zigzags
 from clustersim.simulator.network.step import Group
 
 
@@ -185,3 +186,38 @@ def nic(cluster: Cluster, gpu: int, elsewhere: int) -> str:
 
 def number(vertex: str) -> int:
     return int(vertex.rsplit(maxsplit=1)[-1])
+
+
+@pytest.mark.parametrize("size", [2, 4, 6, 8, 10])
+def test_zigzags_use_every_link_of_a_mesh_once_each_way(size: int) -> None:
+    paths = zigzags(size)
+    assert all(sorted(path) == list(range(size)) for path in paths)
+    assert sorted(path[0] for path in paths) == sorted(path[-1] for path in paths) == list(range(size))
+    used = Counter(edge for path in paths for edge in pairwise(path))
+    assert used == {(i, j): 1 for i in range(size) for j in range(size) if i != j}
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_rings_through_all_nics_of_a_narrow_mesh_share_no_link(nodes: int) -> None:
+    """MI300X: a link of 64 GB/s between two GPUs carries one NIC of 50 GB/s, not two."""
+    rings = grouped(topologies.cluster({"preset": "mi300x_platform", "nodes": nodes})).rings
+    inside = Counter(edge for ring in rings for edge in edges(ring) if edge[0] // 8 == edge[1] // 8)
+    assert len(rings) == 8
+    assert set(inside.values()) == {1}
+
+
+def test_rings_of_a_wide_mesh_stay_as_they_are() -> None:
+    """Perlmutter: 100 GB/s between two GPUs carry two NICs of 25 GB/s, so a ring enters by the NIC next to its own."""
+    rings = grouped(topologies.cluster({"preset": "perlmutter", "nodes": 2})).rings
+    assert [(ring[0] % 4, ring[3] % 4) for ring in rings] == [((n + 1) % 4, n) for n in range(4)]
+
+
+def test_two_mi300x_servers_reduce_at_the_rate_that_amd_measured() -> None:
+    # ROCm/rccl, pull request 2078: rccl-tests on two servers of eight MI300X with 400 Gb/s a GPU, 8 GiB: 360.0 GB/s
+    data = {
+        "version": 1,
+        "cluster": {"preset": "mi300x_platform", "nodes": 2},
+        "collective": {"kind": "all_reduce", "size": "8 GiB"},
+    }
+    measured = Scenario.model_validate(data).run().summary()["collective"][0]
+    assert measured["busbw"] == pytest.approx(360e9, rel=0.06)
