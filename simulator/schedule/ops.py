@@ -74,8 +74,7 @@ def renamed(op: _AnyOp, name: str, action: Action | None, after: tuple[str, ...]
     As ``dataclasses.replace``, which takes nearly twice as long, since it calls the constructor with all fields. Whole
     programs are copied so.
     """
-    kind: type[Op] = type(op)
-    read, write = _kept_fields(kind)
+    read, write = _kept_fields(type(op))  # type: ignore[arg-type]  # mypy takes a class for its instances
     copy = object.__new__(type(op))
     for put, value in zip(write, (*read(op), name, action, after), strict=True):
         put(copy, value)
