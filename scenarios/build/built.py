@@ -22,6 +22,7 @@ from clustersim.scenarios.specification.training import PrecisionByOperator
 from clustersim.simulator.engine.interface.pricing import computes_on_host
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.hashing import distinct
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.reading.document import Document, replaced
 from clustersim.simulator.reading.errors import ClusterError, ScenarioError, SimulatorError
@@ -210,7 +211,7 @@ class BuiltScenario:
         accelerators, places = cluster.accelerators(devices)
         for number, program in enumerate(schedule.programs):
             ranks = np.array(schedule.ranks_of(number), np.int64)
-            owns = hosts = [accelerators[place] for place in np.unique(places[ranks]).tolist()]
+            owns = hosts = [accelerators[place] for place in distinct(places[ranks]).tolist()]
             if program.on == "gpu" and computes_on_host(program):
                 hosts = list({cluster.accelerator(cluster.host_of(devices[rank])) for rank in ranks.tolist()})
             for op in program.distinct():

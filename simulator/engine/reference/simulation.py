@@ -19,6 +19,7 @@ from clustersim.simulator.engine.reference.clock import Clock
 from clustersim.simulator.engine.reference.network import Network
 from clustersim.simulator.engine.reference.rendezvous import Pending, Rendezvous
 from clustersim.simulator.engine.reference.resources import Processor, Server
+from clustersim.simulator.hardware.hashing import distinct
 from clustersim.simulator.schedule.ops import Compute, Delay, Op, Recv, Send
 from clustersim.simulator.schedule.schedule import Schedule
 
@@ -180,7 +181,7 @@ def run(setup: Setup, watch: Callable[[float], None] | None = None, most_rates: 
     """
     clock = Clock()
     network = Network(clock, setup.classes.capacity)
-    gpus = {rank: Processor(clock) for rank in np.unique(setup.classes.representative).tolist()}
+    gpus = {rank: Processor(clock) for rank in distinct(setup.classes.representative).tolist()}
     hosts: dict[Hashable, Processor] = {}
     servers = {name: Server(clock) for name in _server_names(setup.schedule)}
     rendezvous = Rendezvous(clock, setup, network, gpus)
