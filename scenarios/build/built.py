@@ -21,6 +21,7 @@ from clustersim.scenarios.specification.specification import NetworkHolder, Spec
 from clustersim.scenarios.specification.training import PrecisionByOperator
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.hashing import distinct
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.reading.document import Document, replaced
 from clustersim.simulator.reading.errors import ClusterError, ScenarioError, SimulatorError
@@ -217,7 +218,7 @@ class BuiltScenario:
         accelerators, places = cluster.accelerators(devices)
         for number, program in enumerate(schedule.programs):
             ranks = np.array(schedule.ranks_of(number), np.int64)
-            owns = hosts = [accelerators[place] for place in np.unique(places[ranks]).tolist()]
+            owns = hosts = [accelerators[place] for place in distinct(places[ranks]).tolist()]
             if program.on == "gpu" and program.computes_on_host:
                 hosts = list({cluster.accelerator(cluster.host_of(devices[rank])) for rank in ranks.tolist()})
             for op in program.computations():

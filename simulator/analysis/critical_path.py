@@ -24,6 +24,7 @@ import numpy as np
 from clustersim.simulator.analysis.metrics import keys, part_of
 from clustersim.simulator.analysis.span_causes import Causes, SpanPlace, Spans
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Floats, Integers, Timeline
+from clustersim.simulator.hardware.hashing import distinct
 from clustersim.simulator.schedule.ops import Op
 from clustersim.simulator.schedule.schedule import Schedule
 
@@ -88,7 +89,7 @@ class CriticalPath:
         schedule = self.timeline.schedule
         program = schedule.program_numbers[self.rank]
         values = np.zeros(len(self.op), np.int64)
-        for number in np.unique(program).tolist():
+        for number in distinct(program).tolist():
             mine = program == number
             values[mine] = schedule.programs[number].column(of, np.int64)[self.op[mine]]
         return values

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from clustersim.simulator.analysis.timeline import Floats, Integers
+from clustersim.simulator.hardware.hashing import distinct
 
 ONE_INSTANT = 1e-12
 """Share of the makespan within which moments are one instant: sums of some thousand doubles agree to that."""
@@ -49,7 +50,7 @@ def partition(begin: Floats, end: Floats, kind: Integers, kinds: int, window: tu
     change[len(begin) :] = -1
     change = change[order]
     lowest = np.full(len(times) - 1, kinds)
-    for one in np.unique(kind)[::-1]:
+    for one in distinct(kind)[::-1]:
         active = np.cumsum(np.where(kind_at == one, change, 0))[:-1] > 0
         lowest[active] = one
     return np.bincount(lowest, np.diff(times[order]), kinds + 1).astype(np.float64)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.hashing import distinct
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.program import Program
@@ -206,7 +207,7 @@ class Timeline:
     @property
     def distinct_ranks(self) -> tuple[int, ...]:
         """The representatives, ascending, whether or not their spans were kept."""
-        return tuple(np.unique(self.representative).tolist())
+        return tuple(distinct(self.representative).tolist())
 
     @cached_property
     def makespan(self) -> float:

@@ -24,6 +24,7 @@ from clustersim.simulator.engine.interface.setup import Conditions, RankClasses,
 from clustersim.simulator.engine.interface.variation import Variation
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.hashing import distinct
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.ideal import ideal
 from clustersim.simulator.network.plan import Flow
@@ -174,7 +175,7 @@ class Simulation:
     def ops(self) -> int:
         """The number of simulated ops, all steps."""
         lengths = np.array([len(program.ops) for program in self.schedule.programs])
-        simulated = np.unique(self.classes.representative)
+        simulated = distinct(self.classes.representative)
         return int(lengths[self.schedule.program_numbers[simulated]].sum()) * self.schedule.steps
 
     @cached_property
@@ -208,7 +209,7 @@ class Simulation:
 
         In a run that is too large to keep all spans: `ranks`, and the first rank of each program.
         """
-        unfolded = len(np.unique(self.classes.representative)) == self.schedule.mesh.world_size
+        unfolded = len(distinct(self.classes.representative)) == self.schedule.mesh.world_size
         if self.ops <= MOST_SPANS or not unfolded or self.schedule.measured_by_span:
             return None
         firsts = {program: rank for rank, program in reversed(list(enumerate(self.schedule.program_of)))}
@@ -218,7 +219,7 @@ class Simulation:
         classes = self.classes
         flows = _links_of(outcome.flows)
         links = np.bincount(flows.links, flows.crossings * np.repeat(outcome.flow_bytes, np.diff(flows.starts)))
-        used = np.unique(flows.links)
+        used = distinct(flows.links)
         axis_bytes: dict[str, float] = {}
         algorithms: dict[tuple[str, str, float], tuple[str, str]] = {}
         for name, op, times in outcome.communications:

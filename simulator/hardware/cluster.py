@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clustersim.simulator.hardware.accelerator import Accelerator
-from clustersim.simulator.hardware.hashing import Indices, counted
+from clustersim.simulator.hardware.hashing import Indices, counted, distinct
 from clustersim.simulator.hardware.links import Floats, Link, Links
 from clustersim.simulator.hardware.topology import NONE, Ends, Topology, graph_of, search_route, topology_of
 from clustersim.simulator.reading.errors import ClusterError
@@ -230,7 +230,7 @@ class Cluster:
         servers, which = np.unique(self._servers(self.hosts), return_inverse=True)
         accelerators, places = self.accelerators(self.hosts)
         memory = np.bincount(which, np.array([one.memory_bytes for one in accelerators])[places], len(servers))
-        theirs = np.unique(self._servers(devices))
+        theirs = distinct(self._servers(devices))
         least: float = memory[np.isin(servers, theirs)].min(initial=inf)
         return least
 

@@ -82,3 +82,14 @@ def counted(values: Sequence[T], which: Indices) -> tuple[list[T], list[int]]:
     used = np.flatnonzero(count)
     places = used[np.argsort(firsts(which)[used])].tolist()
     return [values[place] for place in places], count[places].tolist()
+
+
+def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the distinct *values* in order, as ``numpy.unique``; that loads masked arrays, 3 % of a short run.
+
+    >>> distinct(np.array([2, 1, 2])).tolist()
+    [1, 2]
+    """
+    ordered = np.sort(values, axis=None)
+    found: NDArray[np.int64] = ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
+    return found

@@ -7,8 +7,9 @@ up once for all blocks of a template.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -36,14 +37,39 @@ def dependencies(program: Program) -> Dependencies:
     found = [np.empty((2, 0), np.int64)]
     for number, template in enumerate(names.ops.templates):
         blocks = names.blocks_of(number)
-        for place, op in enumerate(template):
-            for name in op.after:
-                for block, stream, awaited in names.find(number, name, blocks):
-                    if stream != op.stream:
-                        found.append(np.stack([names.ops.starts[block] + place, awaited]))
+        # within a template by place, as Python integers: most dependencies are of ops that only one block has
+        own = [
+            (place, awaited, name)
+            for place, op in enumerate(template)
+            for name in op.after
+            if (awaited := names.place(number, name)) is None or template[awaited].stream != op.stream
+        ]
+        found += _found(names, number, blocks, own)
     waiting, awaited = np.concatenate(found, axis=1)
     order = np.argsort(waiting, kind="stable")
     return Dependencies(waiting[order], awaited[order])
+
+
+def _found(
+    names: OpsByName, template: int, blocks: Integers, own: Sequence[tuple[int, int | None, str]]
+) -> Iterator[Integers]:
+    """Yield arrays of two rows, the ops of *blocks* and the ops that they wait for, in order of `after`.
+
+    *own*: by dependency the place of the op, and the place of the other in *template* or None, and its name.
+    """
+    starts, ops = names.ops.starts[blocks], names.ops.templates[template]
+    for inside, several in groupby(own, key=lambda one: one[1] is not None):
+        if inside:
+            places = np.array([one[:2] for one in several], np.int64).T
+            yield (places[:, :, None] + starts).reshape(2, -1)
+            continue
+        for place, _, name in several:
+            for block, stream, awaited in names.find(template, name, blocks):
+                if stream != ops[place].stream:
+                    yield np.stack([names.ops.starts[block] + place, awaited])
+
+
+_NOWHERE: Mapping[int, int] = {}
 
 
 class OpsByName:
@@ -51,10 +77,11 @@ class OpsByName:
 
     def __init__(self, ops: TemplatedOps) -> None:
         self.ops = ops
-        self._found: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        # by name, the place of the op in each template that has it
+        self._found: defaultdict[str, dict[int, int]] = defaultdict(dict)
         for number, template in enumerate(ops.templates):
             for place, op in enumerate(template):
-                self._found[op.name].append((number, place))
+                self._found[op.name][number] = place
         self._block_of: dict[int, Integers] = {}
 
     def awaited(self, index: int) -> list[int]:
@@ -69,14 +96,18 @@ class OpsByName:
         """The numbers of the blocks of *template*."""
         return np.flatnonzero(self.ops.which == template)
 
+    def place(self, template: int, name: str) -> int | None:
+        """The place in *template* of its op called *name*; None if it has none."""
+        return self._found.get(name, _NOWHERE).get(template)
+
     def find(self, template: int, name: str, blocks: Integers) -> Iterator[tuple[Integers, str, Integers]]:
         """The ops called *name* in an `after` of *blocks*, which are all of *template*.
 
         Yield (some of the blocks, stream of the op, index of the op for each of these blocks).
         """
-        places = dict(self._found.get(name, ()))
+        places = self._found.get(name, _NOWHERE)
         if template in places:
-            place = places.pop(template)
+            place = places[template]
             yield blocks, self.ops.templates[template][place].stream, self.ops.starts[blocks] + place
             return
         unresolved = np.ones(len(blocks), np.bool_)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.simulator.reading.errors import ScheduleError
-from clustersim.simulator.schedule.ops import Compute, Op
+from clustersim.simulator.schedule.ops import Compute, Op, renamed
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
 
 _T = TypeVar("_T")
@@ -51,7 +51,7 @@ class Block:
         if self.micro_batch is None:
             return op
         action = self.action(op.action) if op.action else None
-        return replace(op, name=self.name(op.name), action=action, after=tuple(map(self.name, op.after)))
+        return renamed(op, self.name(op.name), action, tuple(map(self.name, op.after)))
 
     def action(self, action: Action) -> Action:
         """The action *action* of the template, with the placeholder replaced."""

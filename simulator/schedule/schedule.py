@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.hardware.hashing import Indices, distinct
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.mesh import NOWHERE, Mesh
 from clustersim.simulator.schedule.ops import Op
@@ -101,7 +101,7 @@ class Schedule:
         programs = self.program_numbers
         found = []
         for index, program in enumerate(self.programs):
-            sizes = np.unique(lengths[programs == index]).tolist()
+            sizes = distinct(lengths[programs == index]).tolist()
             if len(sizes) > 1:
                 raise ScheduleError(f"{program.role} runs in groups of different size on {axis}: {sizes}")
             found.append(sizes[0] if sizes else 1)

@@ -211,9 +211,12 @@ def gathers(
 def _updates(program: Program) -> dict[int, list[int]]:
     """The indices of the optimizer steps that update each stage."""
     stages, updates = updated_stages(program), dict[int, list[int]]()
-    for index, op in enumerate(program.ops):
-        for stage in stages.get(op.name, ()):
-            updates.setdefault(stage, []).append(index)
+    ops = program.templated
+    of = [[(place, stages[op.name]) for place, op in enumerate(own) if op.name in stages] for own in ops.templates]
+    for start, template in zip(ops.starts.tolist(), ops.which.tolist(), strict=False):
+        for place, updated in of[template]:
+            for stage in updated:
+                updates.setdefault(stage, []).append(start + place)
     return updates
 
 

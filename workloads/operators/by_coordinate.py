@@ -185,7 +185,7 @@ def _program_at(program: Program, axis: str, coordinate: int, size: int) -> Prog
     def change(op: Op) -> Iterator[Op]:
         if op.name in missing:
             return
-        kept = _without(op, [missing[name] for name in op.after if name in missing])
+        kept = _without(op, [missing[name] for name in op.after if name in missing]) if missing and op.after else op
         if isinstance(kept, Shift):
             yield kept.at(coordinate, size) if kept.over == axis else kept
         else:

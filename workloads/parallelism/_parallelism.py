@@ -204,6 +204,14 @@ class DataMethod(Section):
         return 0
 
     @property
+    def least_gathers(self) -> int:
+        """How often a micro-batch at least gathers each layer, whole and over all replicas; 0 also if it is not known.
+
+        A planner leaves methods out by it that would take longer than others for their gathers alone.
+        """
+        return 0
+
+    @property
     def whole_gradients(self) -> bool:
         """True if a rank accumulates the gradients of all its parameters, false if only those of a shard."""
         return True

@@ -43,6 +43,12 @@ class FullyShardedDataParallel(ReducingMethod):
         return self.overlap
 
     @property
+    def least_gathers(self) -> int:
+        """Before the forward and before the backward pass, or its recomputation, if layers are released in between."""
+        plain = self.hybrid is None and self.compression is None
+        return 2 if plain and self.reshard else 0
+
+    @property
     def whole_gradients(self) -> bool:
         """False: the gradients of each micro-batch are reduced to shards."""
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 
 from clustersim.scenarios.build.built import BuiltScenario
@@ -9,8 +10,13 @@ from clustersim.scenarios.build.layer_probe import AGAIN, content
 from clustersim.scenarios.build.schedule import gradient_dtype
 from clustersim.scenarios.search.estimate.estimator import Estimator
 from clustersim.scenarios.specification.memory_saving import Offload
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.schedule.mesh import Axis
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.workloads.data_parallel.buckets import Weights
 from clustersim.workloads.memory.optimizer import resident_states
 from clustersim.workloads.operators.model import Layer
+from clustersim.workloads.operators.parameter import REPLICAS
 from clustersim.workloads.operators.stages import ENDS
 
 ALMOST = 1 - 1e-9
@@ -22,7 +28,8 @@ def least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bo
 
     A rank begins when the first micro-batch has passed the stages before its first one, and after its last backward
     pass the gradient passes the same stages back. An asynchronous order has the bound 0. *computing*: the bound of
-    kernels alone, which is lower and needs no simulation; otherwise exchanges within layers count too.
+    kernels alone, which is lower and needs no simulation; otherwise exchanges within layers count too, and the gathers
+    of parameters, if they take longer.
     """
     parallelism, training, derived = variant.specification.parallelism, variant.specification.training, variant.derived
     assert training is not None
@@ -60,8 +67,37 @@ def least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bo
         first = min(stages)
         busy = derived.micro_batches * sum(totals[stage] for stage in stages)
         least = max(least, sum(forwards[:first]) + busy + sum(backwards[:first]))
+    if not computing:
+        least = max(least, _gathering(estimator, variant, layers))
     fixed = variant.software.load_seconds if share.optimizer_seconds is None else 0.0
     return (least + fixed) * ALMOST
+
+
+def _gathering(estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer]]) -> float:
+    """Return the seconds of the gathers of parameters of rank 0 at least, which run one after the other.
+
+    The first one is left out: it is beside no other. 0 if their number or their groups do not follow from the method.
+    """
+    derived, data = variant.derived, variant.specification.parallelism.data
+    if not data.least_gathers or derived.replicas == 1 or derived.degree("cp") > 1:
+        return 0.0
+    layout, width = derived.layouts[0], BYTES[estimator.share(variant).precision]
+    network, own = estimator.network(derived), estimator.pipeline(variant.specification).stages[0]
+
+    def seconds() -> tuple[float, float]:
+        """Return the seconds of one gather of all layers, and of the longest of them."""
+        axis = Axis(layout.groups(REPLICAS))
+        weights = [Weights(layer.name, layer.tensors).over(REPLICAS) for stage in own for layer in stages[stage]]
+        counts = Counter(one.gathered(width) for one in weights if one.parameters)
+        gathers = {
+            nbytes: Collective(name="gather", kind="all_gather", over=REPLICAS, nbytes=nbytes) for nbytes in counts
+        }
+        each = {nbytes: network.plan(op, axis, axis.groups[0]).alone for nbytes, op in gathers.items()}
+        return sum(each[nbytes] * count for nbytes, count in counts.items()), max(each.values(), default=0.0)
+
+    degrees = tuple(layout.degrees.items())
+    once, longest = estimator.once("gathers", (id(stages), tuple(own), degrees, width), seconds)
+    return data.least_gathers * derived.micro_batches * once - longest
 
 
 def least_bytes(estimator: Estimator, variant: BuiltScenario) -> float:

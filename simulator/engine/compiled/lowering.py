@@ -302,6 +302,8 @@ def _amounts(program: Program) -> tuple[Array, Integers, Integers]:
 
 def _held(program: Program, amounts: Any) -> list[tuple[int, int, float]]:
     """(pool, category, bytes) of each of the *amounts* that an op allocates or frees, those of the GPU first."""
+    if not amounts:
+        return []
     rows = []
     for name, nbytes in amounts.items():
         on_host = program.on == "host" or name.startswith("host.")

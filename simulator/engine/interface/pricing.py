@@ -84,7 +84,18 @@ class Pricing:
         key = index, device, host
         if key not in self._modelled:
             program = self.schedule.programs[index]
-            seconds = program.column(lambda op: self._seconds(op, device, host), only=(Compute, Delay))
+            # ops of many micro-batches and layers share their tuple of kernels: it is hashed and priced once
+            prices: dict[tuple[int, bool], float] = {}
+
+            def price(op: Compute | Delay) -> float:
+                if not isinstance(op, Compute):
+                    return self._seconds(op, device, host)
+                what = id(op.kernels), op.on == "host"
+                if what not in prices:
+                    prices[what] = self._seconds(op, device, host)
+                return prices[what]
+
+            seconds = program.column(price, only=(Compute, Delay))
             self._modelled[key] = seconds, program.column(lambda _: True, np.bool_, only=(Delay,))
         return self._modelled[key]
 

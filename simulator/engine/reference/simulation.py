@@ -19,6 +19,7 @@ from clustersim.simulator.engine.interface.outcome import Executed, Outcome, Wai
 from clustersim.simulator.engine.interface.setup import Communication, Setup
 from clustersim.simulator.engine.reference.network import FluidNetwork
 from clustersim.simulator.engine.reference.resources import Clock, OpServer, Processor
+from clustersim.simulator.hardware.hashing import distinct
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.schedule.matching import request_of
 from clustersim.simulator.schedule.ops import Compute, Delay, Op, Recv, Send
@@ -38,7 +39,7 @@ def run(setup: Setup, watch: Callable[[float], None] | None = None, most_rates: 
     """
     clock = Clock()
     network = FluidNetwork(clock, setup.classes.capacity)
-    gpus = {rank: Processor(clock) for rank in np.unique(setup.classes.representative).tolist()}
+    gpus = {rank: Processor(clock) for rank in distinct(setup.classes.representative).tolist()}
     hosts: dict[Hashable, Processor] = {}
     servers = {name: OpServer(clock) for program in setup.schedule.programs for name in program.servers()}
     rendezvous = Rendezvous(clock, setup, network, gpus)

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from clustersim.simulator.schedule.ops import Collective, Compute, Delay
+from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Recv, Send, renamed
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
 
@@ -111,3 +112,20 @@ def test_with_ops_keeps_the_blocks():
     changed = blank.with_ops([replace(op, stream=str(number)) for number, op in enumerate(blank.ops)])
     assert [len(block.ops) for block in changed.blocks] == [1, 2]
     assert [op.stream for op in changed.ops] == ["0", "1", "2"]
+
+
+def test_renamed_ops_are_those_that_replace_makes() -> None:
+    kernels = (Kernel(nbytes=4.0),)
+    ops = [
+        Compute(name="F", action=Action("F", 0, 1), layer="a", after=("x",), kernels=kernels, on="host", priority=2),
+        Delay(name="wait", seconds=1.0, releases="server"),
+        Send(name="send", over="pp", peer=1, nbytes=8.0, buffered=True),
+        Recv(name="receive", over="pp", peer=0, nbytes=8.0),
+        Collective(name="sum", kind="all_reduce", over="dp", nbytes=8.0, allocates={"buffers": 8.0}),
+        Copy(name="copy", nbytes=8.0, to="host"),
+    ]
+    action, after = Action("B", 2, 3), ("y", "z")
+    for op in ops:
+        assert renamed(op, "new", action, after) == replace(op, name="new", action=action, after=after)
+    assert renamed(ops[0], "new", None, ()).action is None
+    assert ops[0].name == "F"

@@ -107,6 +107,19 @@ def test_bounds_are_below_the_estimates_of_all_candidates() -> None:
         assert least_bytes(estimator, variant) <= estimate.need.nbytes
 
 
+@pytest.mark.parametrize("pp", [1, 2])
+def test_the_bound_of_fsdp_counts_its_gathers(pp: int) -> None:
+    # small micro-batches: the network is the bottleneck
+    training = {"micro_batch_size": 1, "global_batch_size": 64}
+    scenario = job(parallelism={"pp": pp, "data": {"method": "fsdp"}}, training=training)
+    estimator = Estimator(scenario)
+    estimate = estimator.estimate(scenario).seconds
+    assert estimate is not None
+    least = least_seconds(estimator, scenario)
+    assert least_seconds(estimator, scenario, computing=True) < 0.5 * estimate
+    assert 0.6 * estimate < least <= estimate
+
+
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_all_groups_of_an_axis_share_the_links(tp: int) -> None:
     scenario = job(parallelism={"tp": tp})
