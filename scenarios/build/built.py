@@ -61,7 +61,8 @@ LONGEST_DESCRIPTION = 120
 class BuiltScenario:
     """The validated *specification*, its *document* with presets, and its *source* document without presets.
 
-    Cluster, schedule and model are built on first use. *grid_choice*: how ``tp: auto`` was replaced in them.
+    Cluster, schedule and model are built on first use. *jobs*: the scenario of each of several jobs, alone on its nodes
+    of the cluster. *grid_choice*: how ``tp: auto`` was replaced in them.
     """
 
     specification: Specification
@@ -69,6 +70,7 @@ class BuiltScenario:
     name: str
     source: Document
     variants: Mapping[str, Self] = field(default_factory=dict)
+    jobs: Mapping[str, Self] = field(default_factory=dict)
     grid_choice: Choice | None = None
 
     def __repr__(self) -> str:
@@ -142,10 +144,13 @@ class BuiltScenario:
         return scenario
 
     @classmethod
-    def _with_choices(cls, document: Document, name: str, source: Document) -> Self:
-        """The scenario of *document*, with what its cluster decides: TPUs' library, the grid of ``tp: auto``."""
+    def _with_choices(cls, document: Document, name: str, source: Document, part: Cluster | None = None) -> Self:
+        """The scenario of *document*, with what its cluster decides: TPUs' library, the grid of ``tp: auto``.
+
+        *part*: the nodes of the cluster that it has, if it is one of several jobs.
+        """
         specification = validated(document, Specification)
-        cluster = _built(specification.cluster, document, specification.routing)
+        cluster = part or _built(specification.cluster, document, specification.routing)
         choice = None
         if "transport" not in specification.network.model_fields_set and _of_tpus(cluster):
             document = replaced(document, ("network", "transport"), ON_TPUS, document.position(("network",)))
@@ -157,9 +162,21 @@ class BuiltScenario:
             path, grid = ("parallelism", "tp"), {axis: getattr(choice.grid, axis) for axis in ("x", "y", "z")}
             document = replaced(document, path, grid, document.position(path))
             specification = validated(document, Specification)
-        made = cls(specification, document, name, source, grid_choice=choice)
+        jobs = cls._jobs(specification, document, cluster) if specification.jobs else {}
+        made = cls(specification, document, name, source, jobs=jobs, grid_choice=choice)
         made.__dict__["_cluster"] = cluster
         return made
+
+    @classmethod
+    def _jobs(cls, specification: Specification, document: Document, cluster: Cluster) -> dict[str, Self]:
+        from clustersim.scenarios.build.node_placement import nodes_of_jobs
+
+        nodes = nodes_of_jobs(specification.jobs, cluster, document)
+        found = {}
+        for job, own in nodes.items():
+            alone = loading.expanded(loading.of_job(document, job))
+            found[job] = cls._with_choices(alone, job, alone, cluster.on_nodes(frozenset(own)))
+        return found
 
     def changed(self, values: Mapping[str, Any], shown: str) -> Self:
         """Return the scenario with *values* by dotted key; error messages about them name *shown*."""
@@ -189,6 +206,10 @@ class BuiltScenario:
 
     def check(self) -> None:
         """Check what depends on the cluster and the model. Raises `ScenarioError` with the place of the fault."""
+        if self.jobs:
+            for job in self.jobs.values():
+                job.check()
+            return
         _ = self.derived  # checks degrees, batches and placement
         check_offload(self.specification, self._cluster, self.derived, self.document)
         conditions(self.specification, self._cluster, self.document)
@@ -254,6 +275,8 @@ class BuiltScenario:
     @cached_property
     def derived(self) -> Derived:
         """Degrees, batches and devices that follow from scenario and cluster."""
+        if self.jobs:
+            raise self.document.error(("jobs",), "clustersim run and plot take several jobs; here give one", at_key=True)
         return derive(self.specification, self._cluster, self.document)
 
     @cached_property

@@ -234,6 +234,8 @@ def side_by_side(results: Mapping[str, Result]) -> Iterator[str]:
     for name, result in results.items():
         if isinstance(result, CollectiveResult):
             yield f"{name}\n{indented(indented(result.measured()))}"
+        elif name not in steps:
+            yield f"{name}\n{indented(result.report())}"
 
 
 def numbers(results: Mapping[str, StepNumbers]) -> list[list[str]]:

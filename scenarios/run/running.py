@@ -45,6 +45,10 @@ def run(scenario: BuiltScenario, watch: Watch | None = None, network: Communicat
         from clustersim.scenarios.results.result_kinds import VariantsResult
 
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
+    if scenario.jobs:
+        from clustersim.scenarios.run import several_jobs
+
+        return several_jobs.run(scenario, watch)
     with gc_paused():
         return _run(scenario, watch, network or communicator(scenario))
 
@@ -53,6 +57,8 @@ def simulations(scenario: BuiltScenario) -> int:
     """Return how many simulations `run` makes, as *watch* counts them: repeats are parts of one."""
     if scenario.variants:
         return sum(map(simulations, scenario.variants.values()))
+    if scenario.jobs:
+        return len(scenario.jobs) + 1
     return 2 if scenario.specification.collective is None and scenario.broadcasts else 1
 
 

@@ -4,6 +4,7 @@ of them at once for a replay that sleeps.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from copy import copy
 
@@ -80,23 +81,49 @@ class Pricing:
     def _modelled_durations(self, rank: int) -> tuple[Floats, NDArray[np.bool_]]:
         """By op of *rank*: its duration without variation (s), and if it never varies. Equal ranks share arrays."""
         index, on = self.schedule.program_of[rank], self.host(rank)
-        device = self.cluster.accelerator(self.devices[rank])
-        host = self.cluster.accelerator(on) if on is not None else None
+        cluster, software = self._machine(rank)
+        device = cluster.accelerator(self.devices[rank])
+        host = cluster.accelerator(on) if on is not None else None
         key = index, device, host
         if key not in self._modelled:
             program = self.schedule.programs[index]
-            seconds = program.column(lambda op: self._seconds(op, device, host))
+            seconds = program.column(lambda op: _seconds(op, device, host, software))
             self._modelled[key] = seconds, program.column(lambda op: isinstance(op, Delay), np.bool_)
         return self._modelled[key]
 
-    def _seconds(self, op: Op, device: Accelerator, host: Accelerator | None) -> float:
-        if isinstance(op, Delay):
-            return op.seconds
-        if not isinstance(op, Compute):
-            return 0.0
-        if op.on == "host" and host is not None:
-            return host.seconds(op.kernels)
-        return device.seconds(op.kernels, self.software)
+    def _machine(self, rank: int) -> tuple[Cluster, Software | None]:
+        """The cluster as fast as *rank* has it, and the software of *rank*."""
+        return self.cluster, self.software
+
+
+class PricingByJob(Pricing):
+    """The durations of the ops of several jobs. The ranks of job i, from ``first_rank[i]`` on, run on ``machines[i]``:
+    the cluster, with GPUs as slow as the slowest of the job, and its software.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        cluster: Cluster,
+        devices: Sequence[str],
+        machines: Sequence[tuple[Cluster, Software]],
+        first_rank: Sequence[int],
+    ) -> None:
+        super().__init__(schedule, cluster, devices, None, Variation())
+        self._machines, self._first_rank = machines, first_rank
+
+    def _machine(self, rank: int) -> tuple[Cluster, Software | None]:
+        return self._machines[bisect_right(self._first_rank, rank) - 1]
+
+
+def _seconds(op: Op, device: Accelerator, host: Accelerator | None, software: Software | None) -> float:
+    if isinstance(op, Delay):
+        return op.seconds
+    if not isinstance(op, Compute):
+        return 0.0
+    if op.on == "host" and host is not None:
+        return host.seconds(op.kernels)
+    return device.seconds(op.kernels, software)
 
 
 def computes_on_host(program: Program) -> bool:

@@ -1,0 +1,251 @@
+"""The result of several jobs on one cluster: each alone and together, the cables that they share, other placements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from clustersim.scenarios.build.description import cluster_title
+from clustersim.scenarios.results.result_kinds import PlottedResult
+from clustersim.scenarios.results.titles import engine_line, title
+from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.reading.plain_text import indented, table
+from clustersim.simulator.reading.units import show
+
+WORTH = 0.01
+"""A placement is advised if it shortens the steps by more, as a fraction of their time alone."""
+
+
+@dataclass(frozen=True)
+class JobTimes:
+    """A job on *nodes*, as texts, with *gpus*: seconds of a step *alone* and *together*.
+
+    *steps*: how many were measured together. *steady*: the two halves of them took the same. *first_rank*: the number
+    of its first rank in the common timeline.
+    """
+
+    nodes: tuple[str, ...]
+    gpus: int
+    start: float
+    alone: float
+    together: float
+    steps: int
+    steady: bool
+    first_rank: int
+
+    @property
+    def slowdown(self) -> float:
+        """Time of a step together over that alone; 1 for a job that takes no time."""
+        return self.together / self.alone if self.alone else 1.0
+
+
+@dataclass(frozen=True)
+class Cable:
+    """The link from *source* to *target*, and the share of its bandwidth that each job uses, by job.
+
+    *alone*: over a step of the job alone. *together*: over a step beside the others.
+    """
+
+    source: str
+    target: str
+    alone: Mapping[str, float]
+    together: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Tier:
+    """The *cables* of one kind that the same jobs share, fullest first.
+
+    *wider*: seconds of a step of every job if each of them had *factor* times its bandwidth, simulated.
+    """
+
+    kind: str
+    cables: tuple[Cable, ...]
+    factor: int
+    wider: Mapping[str, float]
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs that share them."""
+        return tuple(self.cables[0].alone)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Another *placement* of all jobs that do not list their nodes: seconds of a step *alone* and *together* by job."""
+
+    placement: str
+    nodes: Mapping[str, tuple[str, ...]]
+    alone: Mapping[str, float]
+    together: Mapping[str, float]
+
+
+@dataclass(frozen=True, repr=False)
+class JobsResult(PlottedResult):
+    """Several jobs on one cluster. *window*: the time (s) in which all jobs were measured."""
+
+    _timeline: Timeline
+    jobs: Mapping[str, JobTimes]
+    tiers: Sequence[Tier]
+    others: Sequence[Placed]
+    window: tuple[float, float]
+    wall_seconds: float = field(default=0.0)
+
+    def in_short(self) -> str:
+        """Return the slowdown of each job."""
+        return ", ".join(f"{name} x {job.slowdown:.3g}" for name, job in self.jobs.items())
+
+    @property
+    def timelines(self) -> Mapping[str, Timeline]:
+        """The timeline of all jobs together."""
+        return {self.scenario.name: self._timeline}
+
+    @property
+    def fairness(self) -> float:
+        """Jain's index of the speeds of the jobs, each relative to itself alone: 1 if all are slowed down equally.
+
+        Jain, Chiu and Hawe, DEC-TR-301 (1984).
+        """
+        speeds = [1.0 / job.slowdown for job in self.jobs.values()]
+        return sum(speeds) ** 2 / (len(speeds) * sum(speed**2 for speed in speeds))
+
+    @property
+    def best(self) -> Placed | None:
+        """The placement with the least mean time of the steps, if it is shorter than the present one."""
+        if not self.others:
+            return None
+        least = min(self.others, key=self._mean)
+        present = fmean(job.slowdown for job in self.jobs.values())
+        return least if self._mean(least) < present - WORTH else None
+
+    def _mean(self, placed: Placed) -> float:
+        """The mean over jobs of the step time, over that of the job alone where it stands now."""
+        return fmean(placed.together[name] / (job.alone or 1.0) for name, job in self.jobs.items())
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers as `run --json` prints them."""
+        best = self.best
+        return {
+            "name": self.scenario.name,
+            "jobs": {
+                name: {
+                    "gpus": job.gpus,
+                    "nodes": list(job.nodes),
+                    "start_s": job.start,
+                    "step_time_alone_s": job.alone,
+                    "step_time_s": job.together,
+                    "slowdown": job.slowdown,
+                    "steps_measured": job.steps,
+                    "steady": job.steady,
+                }
+                for name, job in self.jobs.items()
+            },
+            "fairness": self.fairness,
+            "shared_links": [
+                {
+                    "kind": tier.kind,
+                    "jobs": list(tier.jobs),
+                    "times_wider": tier.factor,
+                    "step_time_if_wider_s": dict(tier.wider),
+                    "cables": [
+                        {"from": one.source, "to": one.target, "alone": dict(one.alone), "together": dict(one.together)}
+                        for one in tier.cables
+                    ],
+                }
+                for tier in self.tiers
+            ],
+            "placements": {
+                one.placement: {
+                    name: {
+                        "nodes": list(one.nodes[name]),
+                        "step_time_alone_s": one.alone[name],
+                        "step_time_s": one.together[name],
+                    }
+                    for name in self.jobs
+                }
+                for one in self.others
+            },
+            "best_placement": best.placement if best else None,
+            "simulation": {"engine": self._timeline.engine, "wall_s": self.wall_seconds},
+        }
+
+    def report(self) -> str:
+        """Return the text that `run` prints."""
+        gpus = len(self.scenario.cluster().gpus)
+        used = sum(job.gpus for job in self.jobs.values())
+        parts = [
+            f"{title(self.scenario)}\n{used} of {cluster_title(self.scenario, gpus)}, {len(self.jobs)} jobs",
+            indented(self._times()),
+            self._shared(),
+            self._placements(),
+            engine_line(self._timeline),
+        ]
+        return "\n\n".join(filter(None, parts))
+
+    def _times(self) -> str:
+        rows = [
+            [
+                name,
+                str(job.gpus),
+                ranges(job.nodes),
+                show(job.alone, "time"),
+                show(job.together, "time"),
+                f"{job.slowdown:.3f} x" + ("" if job.steady else ", not steady"),
+            ]
+            for name, job in self.jobs.items()
+        ]
+        head = ["job", "GPUs", "nodes", "step alone", "together", "slowdown"]
+        return f"{table(rows, head, 'lrlrrr')}\nfairness (Jain): {self.fairness:.3f}"
+
+    def _shared(self) -> str:
+        if not self.tiers:
+            return "no two jobs share a link"
+        rows = []
+        for tier in self.tiers:
+            full = tier.cables[0]
+            shares = ", ".join(f"{name} {share:.0%}" for name, share in full.alone.items())
+            wider = ", ".join(
+                f"{name} {self.jobs[name].together / tier.wider[name]:.3f} x" for name in tier.jobs if tier.wider[name]
+            )
+            rows.append(
+                [
+                    f"{len(tier.cables)} {tier.kind}",
+                    " + ".join(tier.jobs),
+                    f"{full.source} to {full.target}",
+                    shares,
+                    f"{sum(full.together.values()):.0%}",
+                    wider,
+                ]
+            )
+        head = ["links", "shared by", "fullest", "use alone", "together", "slowdown by them"]
+        told = "slowdown by them: step together over the step if they were as many times wider as jobs share them"
+        return f"shared links\n{indented(table(rows, head, 'llllrl'))}\n{indented(told)}"
+
+    def _placements(self) -> str:
+        if not self.others:
+            return ""
+        now = [show(job.together, "time") for job in self.jobs.values()]
+        rows = [["as given", *now]]
+        rows += [[one.placement, *(show(one.together[name], "time") for name in self.jobs)] for one in self.others]
+        best, told = self.best, "no other placement of the nodes is faster"
+        if best is not None:
+            where = "; ".join(f"{name} on {ranges(nodes)}" for name, nodes in best.nodes.items())
+            told = f"better: placement {best.placement}: {where}"
+        return f"step together by placement\n{indented(table(rows, ['', *self.jobs], 'l' + 'r' * len(self.jobs)))}\n{told}"
+
+
+def ranges(nodes: Sequence[str]) -> str:
+    """Return names of nodes in short.
+
+    >>> ranges(("0", "1", "2", "6", "gpu 9"))
+    '0-2, 6, gpu 9'
+    """
+    found: list[list[str]] = []
+    for node in nodes:
+        if found and node.isdigit() and found[-1][-1].isdigit() and int(node) == int(found[-1][-1]) + 1:
+            found[-1][1:] = [node]
+        else:
+            found.append([node])
+    return ", ".join("-".join(run) for run in found)
