@@ -17,6 +17,9 @@ from clustersim.simulator.reading.units import show
 WORTH = 0.01
 """A placement is advised if it shortens the steps by more, as a fraction of their time alone."""
 
+SHOWN_STEPS = 2
+"""Steps of the slowest job that the timeline shows."""
+
 
 @dataclass(frozen=True)
 class JobTimes:
@@ -101,6 +104,12 @@ class JobsResult(PlottedResult):
     def timelines(self) -> Mapping[str, Timeline]:
         """The timeline of all jobs together."""
         return {self.scenario.name: self._timeline}
+
+    @property
+    def shown_window(self) -> tuple[float, float]:
+        """The part of the window that its chart shows: `SHOWN_STEPS` of the slowest job (s)."""
+        begin, end = self.window
+        return begin, min(end, begin + SHOWN_STEPS * max(job.together for job in self.jobs.values()))
 
     @property
     def fairness(self) -> float:

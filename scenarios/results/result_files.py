@@ -104,7 +104,7 @@ def count(result: Result) -> int:
 
 
 def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Iterator[Path]:
-    from clustersim.simulator.charts.figures import draw, draw_breakdowns, draw_repeats
+    from clustersim.simulator.charts.figures import draw_breakdowns, draw_repeats
 
     path = folder / "result.json"
     write_text(path, json.dumps(recorded(result), indent=2) + "\n")
@@ -122,7 +122,7 @@ def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Itera
             yield path
         path = folder / f"timeline{ending}.png"
         title = chart_title(result.runs[name], result.scenario.name)
-        draw(timeline, "timeline", path, ranks=ranks, title=title)
+        result.runs[name].plot("timeline", path, ranks=ranks, title=title)
         yield path
     for name, times in result.repeats.items():
         path = folder / ("repeats.png" if len(timelines) == 1 else f"repeats_{stems[name]}.png")

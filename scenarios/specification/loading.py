@@ -19,7 +19,7 @@ from clustersim.workloads.architectures.model_keys import is_config, plain_path,
 SHIPPED = pathlib.Path(__file__).resolve().parents[1]
 """The folder of the scenarios that come with clustersim."""
 
-FOLDERS = ("published", "testbed")
+FOLDERS = ("published", "testbed", "several_jobs")
 """Folders of further scenarios below it."""
 
 NO_SCENARIO = ("sources",)
