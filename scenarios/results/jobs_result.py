@@ -120,6 +120,15 @@ class JobsResult(PlottedResult):
         speeds = [1.0 / job.slowdown for job in self.jobs.values()]
         return sum(speeds) ** 2 / (len(speeds) * sum(speed**2 for speed in speeds))
 
+    def slowdown_by(self, tier: Tier, job: str) -> float:
+        """The part of the slowdown of *job* that goes if the cables of *tier* are wide enough for all jobs.
+
+        Wider cables also shorten a step that fills them alone; that does not count.
+        """
+        own = self.jobs[job]
+        seconds = max(tier.wider[job], own.alone)
+        return own.together / seconds if seconds else 1.0
+
     @property
     def best(self) -> Placed | None:
         """The placement with the least mean time of the steps, if it is shorter than the present one."""
@@ -158,6 +167,7 @@ class JobsResult(PlottedResult):
                     "jobs": list(tier.jobs),
                     "times_wider": tier.factor,
                     "step_time_if_wider_s": dict(tier.wider),
+                    "slowdown": {name: self.slowdown_by(tier, name) for name in tier.jobs},
                     "cables": [
                         {"from": one.source, "to": one.target, "alone": dict(one.alone), "together": dict(one.together)}
                         for one in tier.cables
@@ -215,9 +225,7 @@ class JobsResult(PlottedResult):
         for tier in self.tiers:
             full = tier.cables[0]
             shares = ", ".join(f"{name} {share:.0%}" for name, share in full.alone.items())
-            wider = ", ".join(
-                f"{name} {self.jobs[name].together / tier.wider[name]:.3f} x" for name in tier.jobs if tier.wider[name]
-            )
+            lost = ", ".join(f"{name} {self.slowdown_by(tier, name):.3f} x" for name in tier.jobs)
             rows.append(
                 [
                     f"{len(tier.cables)} {tier.kind}",
@@ -225,11 +233,11 @@ class JobsResult(PlottedResult):
                     f"{full.source} to {full.target}",
                     shares,
                     f"{sum(full.together.values()):.0%}",
-                    wider,
+                    lost,
                 ]
             )
         head = ["links", "shared by", "fullest", "use alone", "together", "slowdown by them"]
-        told = "slowdown by them: step together over the step if they were as many times wider as jobs share them"
+        told = "slowdown by them: step together over the step with them wide enough for all jobs, or over that alone"
         return f"shared links\n{indented(table(rows, head, 'llllrl'))}\n{indented(told)}"
 
     def _placements(self) -> str:
