@@ -276,7 +276,9 @@ class BuiltScenario:
     def derived(self) -> Derived:
         """Degrees, batches and devices that follow from scenario and cluster."""
         if self.jobs:
-            raise self.document.error(("jobs",), "clustersim run and plot take several jobs; here give one", at_key=True)
+            raise self.document.error(
+                ("jobs",), "clustersim run and plot take several jobs; here give one", at_key=True
+            )
         return derive(self.specification, self._cluster, self.document)
 
     @cached_property

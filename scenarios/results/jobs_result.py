@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from clustersim.scenarios.build.description import cluster_title
+from clustersim.scenarios.build.memory_need import MemoryNeed
 from clustersim.scenarios.results.result_kinds import PlottedResult
 from clustersim.scenarios.results.titles import engine_line, title
 from clustersim.simulator.analysis.timeline import Timeline
@@ -26,7 +27,7 @@ class JobTimes:
     """A job on *nodes*, as texts, with *gpus*: seconds of a step *alone* and *together*.
 
     *steps*: how many were measured together. *steady*: the two halves of them took the same. *first_rank*: the number
-    of its first rank in the common timeline.
+    of its first rank in the common timeline. *memory*: what its fullest GPU needs at most; None for a collective.
     """
 
     nodes: tuple[str, ...]
@@ -37,6 +38,7 @@ class JobTimes:
     steps: int
     steady: bool
     first_rank: int
+    memory: MemoryNeed | None = None
 
     @property
     def slowdown(self) -> float:
@@ -106,6 +108,11 @@ class JobsResult(PlottedResult):
         return {self.scenario.name: self._timeline}
 
     @property
+    def fits(self) -> bool:
+        """True if every GPU in use has the memory that it needs, by an upper bound."""
+        return all(job.memory is None or job.memory.fits for job in self.jobs.values())
+
+    @property
     def shown_window(self) -> tuple[float, float]:
         """The part of the window that its chart shows: `SHOWN_STEPS` of the slowest job (s)."""
         begin, end = self.window
@@ -157,6 +164,7 @@ class JobsResult(PlottedResult):
                     "slowdown": job.slowdown,
                     "steps_measured": job.steps,
                     "steady": job.steady,
+                    **({"memory_bytes": job.memory.nbytes, "fits": job.memory.fits} if job.memory else {}),
                 }
                 for name, job in self.jobs.items()
             },
@@ -212,11 +220,12 @@ class JobsResult(PlottedResult):
                 show(job.alone, "time"),
                 show(job.together, "time"),
                 f"{job.slowdown:.3f} x" + ("" if job.steady else ", not steady"),
+                "" if job.memory is None else job.memory.amount + ("" if job.memory.fits else ": DOES NOT FIT"),
             ]
             for name, job in self.jobs.items()
         ]
-        head = ["job", "GPUs", "nodes", "step alone", "together", "slowdown"]
-        return f"{table(rows, head, 'lrlrrr')}\nfairness (Jain): {self.fairness:.3f}"
+        head = ["job", "GPUs", "nodes", "step alone", "together", "slowdown", "memory at most"]
+        return f"{table(rows, head, 'lrlrrrr')}\nfairness (Jain): {self.fairness:.3f}"
 
     def _shared(self) -> str:
         if not self.tiers:
@@ -250,7 +259,9 @@ class JobsResult(PlottedResult):
         if best is not None:
             where = "; ".join(f"{name} on {ranges(nodes)}" for name, nodes in best.nodes.items())
             told = f"better: placement {best.placement}: {where}"
-        return f"step together by placement\n{indented(table(rows, ['', *self.jobs], 'l' + 'r' * len(self.jobs)))}\n{told}"
+        return (
+            f"step together by placement\n{indented(table(rows, ['', *self.jobs], 'l' + 'r' * len(self.jobs)))}\n{told}"
+        )
 
 
 def ranges(nodes: Sequence[str]) -> str:

@@ -48,7 +48,8 @@ def run(scenario: BuiltScenario, watch: Watch | None = None, network: Communicat
     if scenario.jobs:
         from clustersim.scenarios.run import several_jobs
 
-        return several_jobs.run(scenario, watch)
+        with gc_paused(), _cluster_faults(scenario):
+            return several_jobs.run(scenario, watch)
     with gc_paused():
         return _run(scenario, watch, network or communicator(scenario))
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
 from clustersim.scenarios.build.network import at_slowest_clock, check_algorithms, conditions, library_of
 from clustersim.scenarios.build.node_placement import NodePlacement
 from clustersim.scenarios.results.jobs_result import Cable, JobsResult, JobTimes, Placed, Tier
 from clustersim.simulator.analysis.timeline import Floats, Timeline
+from clustersim.simulator.engine.folding.folding import Folding
 from clustersim.simulator.engine.interface.pricing import PricingByJob
 from clustersim.simulator.engine.simulate import Simulation
 from clustersim.simulator.hardware.cluster import Cluster
@@ -62,6 +64,7 @@ def run(scenario: BuiltScenario, watch: Watch | None = None) -> JobsResult:
             together.steps(name),
             together.is_steady(name),
             together.joint.first_rank[place],
+            jobs.memory(name),
         )
         for place, name in enumerate(scenario.jobs)
     }
@@ -129,6 +132,11 @@ class Jobs:
         """The nodes of the job *name*."""
         devices = self.scenario.jobs[name].cluster().gpus
         return tuple(dict.fromkeys(str(self.cluster.node_of(device)) for device in devices))
+
+    def memory(self, name: str) -> MemoryNeed | None:
+        """What the fullest GPU of the job *name* needs at most; None for a collective."""
+        job = self.scenario.jobs[name]
+        return memory_need(job, self._schedule(name)) if job.model is not None else None
 
     def _key(self, name: str) -> str:
         """A text that is equal for jobs that run the same programs on equal GPUs."""
@@ -236,19 +244,20 @@ def _step_ends(joint: SideBySide, place: int, timeline: Timeline) -> Floats:
     return ends
 
 
-def _bytes_by_link(ran: Ran) -> dict[int, float]:
+def bytes_by_link(ran: Ran) -> dict[int, float]:
     """Return the bytes of one repetition of a job alone on each link, by its number."""
-    equal, found = ran.simulation.classes.equal_links, {}
+    classes, found = ran.simulation.classes, {}
+    equal: Mapping[int, Sequence[int]] = classes.equal_links if isinstance(classes, Folding) else {}
     for link, nbytes in ran.timeline.link_bytes.items():
-        for one in np.asarray(equal.get(link, [link])).tolist():
+        for one in equal.get(link, (link,)):
             found[one] = nbytes / ran.joint.parts[0].times
     return found
 
 
 def _tiers(jobs: Jobs, together: Ran) -> Iterator[Tier]:
-    """Yield the links that several jobs share, by kind and by jobs, each simulated with more bandwidth."""
+    """Yield the links that several jobs share, by kind and by jobs, and simulate each with more bandwidth."""
     cluster = jobs.cluster
-    loads = {name: _bytes_by_link(ran) for name, ran in jobs.alone.items()}
+    loads = {name: bytes_by_link(ran) for name, ran in jobs.alone.items()}
     found: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for link in sorted({link for own in loads.values() for link in own}):
         sharing = tuple(name for name, own in loads.items() if own.get(link, 0.0) > 0.0)
@@ -269,10 +278,10 @@ def _tiers(jobs: Jobs, together: Ran) -> Iterator[Tier]:
 
 
 def _kind(cluster: Cluster, link: int) -> str:
-    """Return the kinds of the vertices at the ends of *link*, and its own."""
+    """Return the kinds of the vertices at the ends of *link*, in either direction, and its own."""
     kinds, kind = cluster.vertices.kinds, cluster.vertices.kind
-    source, target = cluster.topology.source[link], cluster.topology.target[link]
-    return f"{kinds[kind[source]]} to {kinds[kind[target]]}, {cluster.links[link].kind}"
+    ends = sorted(kinds[kind[vertices[link]]] for vertices in (cluster.topology.source, cluster.topology.target))
+    return f"{' - '.join(ends)}, {cluster.links[link].kind}"
 
 
 def _others(scenario: BuiltScenario, jobs: Jobs, watch: Watch | None) -> Iterator[Placed]:

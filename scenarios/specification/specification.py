@@ -89,8 +89,8 @@ class Job(Section):
     ]
     """How many nodes it has, or which: a list of their numbers from 0. Required."""
     placement: Literal["packed", "scattered", "by_leaf"] = "packed"
-    """Which nodes, if nodes is a count. packed: the first free ones; scattered: one below each leaf in turn; by_leaf: as
-    few leaves as possible."""
+    """Which nodes, if nodes is a count. packed: the first free ones; scattered: one below each leaf in turn; by_leaf:
+    as few leaves as possible."""
     start: Time = 0.0
     """When it begins its first step."""
     model: dict[str, Any] | None = None

@@ -12,6 +12,6 @@ from clustersim.simulator.charts.gantt import panels_chart, timeline_rows
 
 
 def jobs_chart(timeline: Timeline, ranks: Mapping[str, int], window: Window, title: str) -> Figure:
-    """Return a panel for each job with the streams of one of its *ranks*, by the name of the job, within *window* (s)."""
+    """Return a panel for each job with the streams of a rank within *window* (s); *ranks*: by the name of the job."""
     charts = {f"{name}, rank {rank}": timeline_rows(timeline, [rank], window)[0] for name, rank in ranks.items()}
     return panels_chart(charts, window, title)

@@ -235,12 +235,12 @@ class Folding:
         return dict(zip(self._partition.links[first].tolist(), count.tolist(), strict=True))
 
     @cached_property
-    def equal_links(self) -> Mapping[int, Indices]:
+    def equal_links(self) -> Mapping[int, Sequence[int]]:
         """For the first link of each class, by its number: the numbers of all links in the class."""
         classes, first = self._partition.classes[LINK], self._partition.firsts[LINK]
         order = np.argsort(classes, kind="stable")
         members = np.split(self._partition.links[order], np.cumsum(np.bincount(classes))[:-1])
-        return dict(zip(self._partition.links[first].tolist(), members, strict=True))
+        return {link: own.tolist() for link, own in zip(self._partition.links[first].tolist(), members, strict=True)}
 
     @property
     def capacity(self) -> Sequence[float]:

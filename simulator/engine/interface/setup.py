@@ -42,10 +42,6 @@ class RankClasses(Protocol):
     def link_multiplicity(self) -> Mapping[int, int]:
         """How many equal links a link represents, by its number. A link that is not a key represents itself."""
 
-    @property
-    def equal_links(self) -> Mapping[int, Indices]:
-        """The numbers of the equal links that a link represents, by its number; as `link_multiplicity` counts them."""
-
     def row_of(self, link: int) -> int:
         """The row of the link of that number."""
 
@@ -87,11 +83,6 @@ class Unfolded:
 
     @property
     def link_multiplicity(self) -> Mapping[int, int]:
-        """Every link represents itself."""
-        return {}
-
-    @property
-    def equal_links(self) -> Mapping[int, Indices]:
         """Every link represents itself."""
         return {}
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from clustersim.scenarios.results.jobs_result import JobsResult, ranges
+from clustersim.scenarios.run.several_jobs import Jobs, bytes_by_link
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.reading.errors import ScenarioError
 
@@ -96,7 +97,7 @@ def training(nodes: int, batch: int, **parallelism: Any) -> dict[str, Any]:
     return {
         "nodes": nodes,
         "placement": "scattered",
-        "model": {"preset": "gpt2"},
+        "model": {"preset": "gpt2", "num_layers": 2},
         "training": {"global_batch_size": batch, "micro_batch_size": 2},
         "parallelism": parallelism,
     }
@@ -110,13 +111,17 @@ def test_folded_equals_unfolded() -> None:
         "pipeline": training(2, 16, tp=2, pp=2),
     }
     sections = {"cluster": cluster(6, 3, 4, gpus=2)}
-    folded, whole = (result(jobs, **sections, simulation={"fold": fold}) for fold in (True, False))
+    runs = []
+    for fold in (True, False):
+        data = {"version": 1, "jobs": jobs, **sections, "simulation": {"fold": fold, "engine": "simpy"}}
+        several = Jobs(Scenario.model_validate(data))
+        runs.append((several.simulated(list(jobs), dict.fromkeys(jobs, 4), start=True), several.alone))
+    (folded, folded_alone), (whole, whole_alone) = runs
     assert len(folded.timeline.distinct_ranks) < len(whole.timeline.distinct_ranks)
-    for name, job in folded.jobs.items():
-        assert job.together == pytest.approx(whole.jobs[name].together, rel=1e-9)
-        assert job.alone == pytest.approx(whole.jobs[name].alone, rel=1e-9)
-    cables = [[(one.source, one.target) for tier in own.tiers for one in tier.cables] for own in (folded, whole)]
-    assert set(cables[0]) == set(cables[1])
+    for name in jobs:
+        assert folded.ends[name] == pytest.approx(whole.ends[name], rel=1e-9)
+        assert folded_alone[name].ends[name] == pytest.approx(whole_alone[name].ends[name], rel=1e-9)
+        assert bytes_by_link(folded_alone[name]) == pytest.approx(bytes_by_link(whole_alone[name]))
 
 
 def test_a_job_alone_takes_as_long_as_its_scenario() -> None:
@@ -126,8 +131,9 @@ def test_a_job_alone_takes_as_long_as_its_scenario() -> None:
     sections = {key: job[key] for key in ("model", "training", "parallelism")}
     sections["training"] = {**sections["training"], "steps": 5}
     sections["parallelism"] = {**sections["parallelism"], "placement": [0, 2]}
-    alone = Scenario.model_validate({"version": 1, "cluster": cluster(), **sections | {
-        "parallelism": {**sections["parallelism"], "dp": 2}}}).run()
+    alone = Scenario.model_validate(
+        {"version": 1, "cluster": cluster(), **sections | {"parallelism": {**sections["parallelism"], "dp": 2}}}
+    ).run()
     assert found.jobs["a"].alone == pytest.approx(alone.timeline.step_time, rel=1e-6)
 
 
