@@ -11,7 +11,7 @@ from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.explanation import check_trains
 from clustersim.scenarios.build.memory_need import reserved_memory
 from clustersim.scenarios.results.activation_map import activations_chart, axes_of
-from clustersim.scenarios.results.jobs_result import JobsResult
+from clustersim.scenarios.results.jobs_numbers import JobsNumbers
 from clustersim.scenarios.results.operator_profile import Profile, Row, bounds, profile
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.run_folder import CHARTS, OF_COLLECTIVES, OF_JOBS, OF_TRAINING, WITHOUT_RUN
@@ -150,7 +150,7 @@ def _each(
 def _of_run(result: Result, chart: str, ranks: Sequence[int] | None, window: Window | None, title: str) -> plot.Figure:
     """Return *chart* of *result*, a single run."""
     timeline = result.timeline
-    if isinstance(result, JobsResult) and chart == "timeline" and ranks is None:
+    if isinstance(result, JobsNumbers) and chart == "timeline" and ranks is None:
         firsts = {name: job.first_rank for name, job in result.jobs.items()}
         return _styled(jobs_chart, timeline, firsts, window or result.shown_window, title)
     if chart == "steps":

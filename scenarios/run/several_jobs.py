@@ -17,7 +17,8 @@ import numpy as np
 from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
 from clustersim.scenarios.build.network import at_slowest_clock, check_algorithms, conditions, library_of
 from clustersim.scenarios.build.node_placement import NodePlacement
-from clustersim.scenarios.results.jobs_result import Cable, JobsResult, JobTimes, Placed, Tier
+from clustersim.scenarios.results.jobs_numbers import Cable, JobTimes, Placed, Tier
+from clustersim.scenarios.results.jobs_result import JobsResult
 from clustersim.simulator.analysis.timeline import Floats, Timeline
 from clustersim.simulator.engine.folding.folding import Folding
 from clustersim.simulator.engine.interface.pricing import PricingByJob
