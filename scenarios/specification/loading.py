@@ -37,6 +37,9 @@ NAMES = re.compile(r"network\.transport|(cluster|model)\.preset|cluster\.(node\.
 """Keys that may name a file: their value is a name of the catalogue, or the path of a file, .yaml or .json."""
 
 
+ALGORITHMS = re.compile(r"network\.algorithms\..+")
+"""Keys that may name an algorithm file, .xml, relative to the folder of the scenario."""
+
 TABLES = re.compile(r"model\.router_load|parallelism\.schedule")
 """Keys that may name a table, .csv, relative to the folder of the scenario."""
 
@@ -146,6 +149,7 @@ def named_files(value: Any, path: Path = ()) -> list[tuple[Path, str]]:
     if not isinstance(value, str) or not value:
         return []
     table = TABLES.fullmatch(key) and value.endswith(".csv")
+    table = table or (ALGORITHMS.fullmatch(key) and value.endswith(".xml"))
     names_file = FILES.fullmatch(key) or table or (NAMES.fullmatch(key) and is_path(value))
     return [(path, value)] if names_file else []
 
