@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clustersim.scenarios.build.network import check_algorithms, network_of
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.msccl import is_file
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.schedule.gc_paused import gc_paused
 from clustersim.simulator.schedule.schedule import Schedule
@@ -74,7 +75,12 @@ def _run(scenario: BuiltScenario, watch: Watch | None, network: Communicator) ->
         if scenario.specification.collective is not None:
             from clustersim.scenarios.results.result_kinds import CollectiveResult
 
-            return CollectiveResult(scenario, timeline, perf_counter() - begin, _host_seconds(scenario, network))
+            host_seconds, library = _host_seconds(scenario, network), None
+            if any(map(is_file, network.algorithms.values())):
+                other = Communicator(network.cluster, network.devices, network.transport, network.fidelity)
+                theirs = _simulation(scenario, scenario.schedule(), watch, other).run()
+                library = CollectiveResult(scenario, theirs, 0.0, host_seconds)
+            return CollectiveResult(scenario, timeline, perf_counter() - begin, host_seconds, library)
         options = scenario.specification.simulation
         others: Sequence[float] = ()
         if options.repeats > 1:
