@@ -177,7 +177,7 @@ class Jobs:
         network = Communicator(
             cluster,
             devices,
-            library_of(jobs[0].specification, cluster),
+            library_of(specification, cluster),
             specification.network.fidelity,
             specification.network.algorithms,
         )

@@ -425,6 +425,9 @@ class Cluster:
         other = copy(self)
         for name in LINK_DEPENDENT:
             other.__dict__.pop(name, None)
+        if self.__dict__.get("regularity", self) is None:
+            # no links make servers regular whose devices are not
+            other.__dict__["regularity"] = None
         other.topology = replace(self.topology, links=links)
         other._check_links()
         return other

@@ -29,6 +29,9 @@ SUFFIX = ".xml"
 LARGEST = 16 * 2**20
 """Bytes of a file at most."""
 
+MOST = 2**16
+"""Chunks, ranks, thread blocks and instructions of one at most; files of MSCCL have hundreds."""
+
 COLLECTIVES = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -200,6 +203,8 @@ class _Reader:
         gpus = [self.gpus[number] for number in range(self.wanted)]
         if len({(gpu.inputs, gpu.outputs) for gpu in gpus}) > 1:
             raise self._fault("the GPUs differ in i_chunks or o_chunks")
+        if self.kind in ("reduce_scatter", "all_to_all") and gpus[0].inputs % len(gpus):
+            raise self._fault(f"i_chunks is {gpus[0].inputs}, which is no multiple of the {len(gpus)} GPUs")
         return self.kind, self.in_place, gpus
 
     def _fault(self, message: str) -> SimulatorError:
@@ -216,12 +221,16 @@ class _Reader:
                 number = self._number(given, "id")
                 if number in self.gpus:
                     raise self._fault(f"gpu {number} stands twice")
-                self._gpu = self.gpus[number] = Gpu(self._number(given, "i_chunks"), self._number(given, "o_chunks"))
+                self._gpu = self.gpus[number] = Gpu(
+                    self._number(given, "i_chunks", least=1), self._number(given, "o_chunks")
+                )
             case "tb" if self._gpu is not None:
                 number = self._number(given, "id")
                 ends = self._number(given, "send", -1), self._number(given, "recv", -1)
                 self._block = self._gpu.blocks[number] = ThreadBlock(number, *ends, self._number(given, "chan", 0))
                 for rank in ends:
+                    if self._gpu is self.gpus.get(rank):
+                        raise self._fault(f"rank {rank} sends to itself or receives from itself; take cpy")
                     if rank >= self.wanted:
                         raise self._fault(f"names rank {rank}, but there are {self.wanted}")
             case "step" if self._block is not None:
@@ -233,7 +242,7 @@ class _Reader:
         name = given.get("coll", "")
         if name not in COLLECTIVES:
             raise self._fault(f'coll "{name}" is not read; there are {", ".join(COLLECTIVES)}')
-        self.kind, self.wanted = COLLECTIVES[name], self._number(given, "ngpus")
+        self.kind, self.wanted = COLLECTIVES[name], self._number(given, "ngpus", least=2)
         self.in_place = bool(self._number(given, "inplace", 0))
 
     def _instruction(self, given: dict[str, str]) -> Instruction:
@@ -242,8 +251,10 @@ class _Reader:
             raise self._fault(f'type "{kind}" is no instruction; there are {", ".join(TYPES)}')
         source, target = self._place(given, "src"), self._place(given, "dst")
         block, step = self._number(given, "depid", -1), self._number(given, "deps", -1)
+        if block >= 0 > step:
+            raise self._fault(f"deps is required beside depid {block}")
         after = None if block < 0 else (block, step)
-        return Instruction(self.parser.CurrentLineNumber, kind, source, target, self._number(given, "cnt", 1), after)
+        return Instruction(self.parser.CurrentLineNumber, kind, source, target, self._number(given, "cnt", 1, 1), after)
 
     def _place(self, given: dict[str, str], end: str) -> tuple[str, int]:
         buffer = given.get(f"{end}buf", "i")
@@ -251,15 +262,19 @@ class _Reader:
             raise self._fault(f'{end}buf "{buffer}" is no buffer; there are {", ".join(BUFFERS)}')
         return buffer, self._number(given, f"{end}off", 0)
 
-    def _number(self, given: dict[str, str], key: str, default: int | None = None) -> int:
+    def _number(self, given: dict[str, str], key: str, default: int | None = None, least: int = 0) -> int:
+        """The number at *key*, from *least* (or a *default* below it) to `MOST`."""
         if key not in given and default is not None:
             return default
         try:
-            return int(given[key])
+            found = int(given[key])
         except KeyError:
             raise self._fault(f"{key} is required") from None
         except ValueError:
             raise self._fault(f'{key} must be a whole number, not "{given[key]}"') from None
+        if found != default and not least <= found <= MOST:
+            raise self._fault(f"{key} must be {least} to {MOST:,}, not {found}")
+        return found
 
 
 class _Execution:

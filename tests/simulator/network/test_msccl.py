@@ -105,6 +105,11 @@ WRONG: list[tuple[Callable[[str], str], str]] = [
     (lambda text: text[:300], r"algo.xml:\d+: is no XML"),
     (lambda text: '<!DOCTYPE a [<!ENTITY b "c">]>' + text, r"algo.xml:1: declares an entity"),
     (lambda text: text.replace('srcoff="0"', 'srcoff="x"', 1), r'algo.xml:4: srcoff must be a whole number, not "x"'),
+    (lambda text: text.replace('cnt="1"', 'cnt="0"', 1), r"algo.xml:4: cnt must be 1 to 65,536, not 0"),
+    (lambda text: text.replace('srcoff="0"', 'srcoff="-4"', 1), r"algo.xml:4: srcoff must be 0 to 65,536, not -4"),
+    (lambda text: text.replace('depid="-1"', 'depid="0"', 1), r"algo.xml:4: deps is required beside depid 0"),
+    (lambda text: text.replace('send="1"', 'send="0"', 1), r"algo.xml:3: rank 0 sends to itself"),
+    (lambda text: text.replace('i_chunks="4"', 'i_chunks="0"', 1), r"algo.xml:2: i_chunks must be 1 to 65,536, not 0"),
     (lambda text: text.replace('srcoff="0"', 'srcoff="9"', 1), r"rank 0 takes chunk i\[9\], of which it has nothing"),
 ]
 
