@@ -21,6 +21,7 @@ from clustersim.scenarios.results.jobs_numbers import Cable, JobTimes, Placed, T
 from clustersim.scenarios.results.jobs_result import JobsResult
 from clustersim.simulator.analysis.timeline import Floats, Timeline
 from clustersim.simulator.engine.folding.folding import Folding
+from clustersim.simulator.engine.interface.conditions import Conditions
 from clustersim.simulator.engine.interface.pricing import PricingByJob
 from clustersim.simulator.engine.simulate import Simulation
 from clustersim.simulator.hardware.cluster import Cluster
@@ -129,6 +130,14 @@ class Jobs:
         """Each job alone, by name."""
         return {name: self.simulated([name], {name: LEAST_STEPS + 1}) for name in self.scenario.jobs}
 
+    @cached_property
+    def loads(self) -> dict[str, dict[int, float]]:
+        """The bytes of one repetition of each job on each link, by name and number of the link."""
+        if not self.scenario.specification.network.background:
+            return {name: bytes_by_link(ran) for name, ran in self.alone.items()}
+        # traffic from outside is not the job's
+        return {name: bytes_by_link(self.simulated([name], {name: 1}, quiet=True)) for name in self.scenario.jobs}
+
     def nodes(self, name: str) -> tuple[str, ...]:
         """The nodes of the job *name*."""
         devices = self.scenario.jobs[name].cluster().gpus
@@ -156,11 +165,17 @@ class Jobs:
         return self._schedules[key]
 
     def simulated(
-        self, names: Sequence[str], times: Mapping[str, int], cluster: Cluster | None = None, *, start: bool = False
+        self,
+        names: Sequence[str],
+        times: Mapping[str, int],
+        cluster: Cluster | None = None,
+        *,
+        start: bool = False,
+        quiet: bool = False,
     ) -> Ran:
         """Simulate the jobs *names* side by side on *cluster*, each repeated *times*.
 
-        *start*: each waits until its start.
+        *start*: each waits until its start. *quiet*: without traffic from outside.
         """
         scenario, cluster = self.scenario, cluster or self.cluster
         sections, specification = scenario.specification.jobs, scenario.specification
@@ -188,7 +203,7 @@ class Jobs:
             network,
             fold=specification.simulation.fold,
             engine=specification.simulation.engine,
-            conditions=conditions(specification, cluster, scenario.document),
+            conditions=Conditions() if quiet else conditions(specification, cluster, scenario.document),
             ranks=joint.first_rank[:-1],
             pricing=PricingByJob(joint.schedule, cluster, devices, machines, joint.first_rank),
         )
@@ -257,8 +272,7 @@ def bytes_by_link(ran: Ran) -> dict[int, float]:
 
 def _tiers(jobs: Jobs, together: Ran) -> Iterator[Tier]:
     """Yield the links that several jobs share, by kind and by jobs, and simulate each with more bandwidth."""
-    cluster = jobs.cluster
-    loads = {name: bytes_by_link(ran) for name, ran in jobs.alone.items()}
+    cluster, loads = jobs.cluster, jobs.loads
     found: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for link in sorted({link for own in loads.values() for link in own}):
         sharing = tuple(name for name, own in loads.items() if own.get(link, 0.0) > 0.0)

@@ -82,6 +82,18 @@ def test_jobs_that_share_nothing_are_as_alone() -> None:
         assert job.together == pytest.approx(job.alone, rel=1e-12)
 
 
+def test_traffic_from_outside_is_no_job() -> None:
+    """It slows down both jobs, but neither shares its way with the other."""
+    traffic = [{"from": f"gpu {a}", "to": f"gpu {b}", "rate": "10 GB/s"} for a, b in ((0, 1), (2, 3))]
+    network = {"transport": "ideal", "background": traffic}
+    jobs = {"a": ring([0, 1]), "b": ring([2, 3])}
+    found, quiet = result(jobs, network=network), result(jobs, network={"transport": "ideal"})
+    assert found.tiers == ()
+    for name, job in found.jobs.items():
+        assert job.slowdown == pytest.approx(1.0)
+        assert job.alone > 1.5 * quiet.jobs[name].alone
+
+
 @pytest.mark.parametrize("engine", ["simpy", "compiled"])
 def test_equal_jobs_are_symmetric_and_fold(engine: str) -> None:
     """Four rings over one cable each take four times as long; one rank stands for all of them."""
