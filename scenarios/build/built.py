@@ -272,12 +272,19 @@ class BuiltScenario:
     def _cluster(self) -> Cluster:
         return _built(self.specification.cluster, self.document, self.specification.routing)
 
+    def check_one_job(self) -> None:
+        """Raise `ScenarioError` if it has several jobs."""
+        if self.jobs:
+            raise self.document.error(
+                ("jobs",), "clustersim run, check and plot take several jobs; here give one", at_key=True
+            )
+
     @cached_property
     def derived(self) -> Derived:
         """Degrees, batches and devices that follow from scenario and cluster."""
         if self.jobs:
             raise self.document.error(
-                ("jobs",), "clustersim run and plot take several jobs; here give one", at_key=True
+                ("jobs",), "clustersim run, check and plot take several jobs; here give one", at_key=True
             )
         return derive(self.specification, self._cluster, self.document)
 
@@ -322,6 +329,7 @@ class BuiltScenario:
     @cached_property
     def model(self) -> Model | None:
         """The model; None if the scenario measures a collective."""
+        self.check_one_job()
         specification = self.specification
         if specification.model is None or specification.training is None:
             return None
@@ -392,6 +400,7 @@ class BuiltScenario:
 
     @cached_property
     def _schedule(self) -> Schedule:
+        self.check_one_job()
         if self.specification.collective is not None:
             return collective_schedule(self.specification.collective, self.derived.ranks)
         return self._training_schedule(least=False)

@@ -226,8 +226,12 @@ def test_bad_input_names_file_line_and_key(
 
 def test_other_commands_ask_for_one_job() -> None:
     scenario = Scenario.model_validate({"version": 1, "cluster": cluster(), "jobs": {"a": ring(2), "b": ring(2)}})
-    with pytest.raises(ScenarioError, match="run and plot take several jobs"):
+    with pytest.raises(ScenarioError, match="run, check and plot take several jobs"):
         _ = scenario.derived
+    with pytest.raises(ScenarioError, match="take several jobs"):
+        scenario.schedule()
+    with pytest.raises(ScenarioError, match="take several jobs"):
+        scenario.sweep({"jobs.a.nodes": [1, 2]})
 
 
 def test_ends_of_steps_are_ascending(two_rings: JobsResult) -> None:
