@@ -43,7 +43,7 @@ class Space:
     def __init__(self, scenario: BuiltScenario) -> None:
         if scenario.variants:
             raise ScenarioError(f"{scenario.name} has variants; plan takes one scenario, choose one with --set")
-        if scenario.specification.training is None or scenario.model is None:
+        if scenario.model is None or scenario.specification.training is None:
             raise ScenarioError(f"{scenario.name} measures a collective; there is no training to plan")
         self.scenario = scenario
         self._parallelisms: dict[str, ParallelismSection | Rejected] = {}

@@ -69,7 +69,8 @@ LONGEST_DESCRIPTION = 120
 class BuiltScenario:
     """The validated *specification*, its *document* with presets, and its *source* document without presets.
 
-    Cluster, schedule and model are built on first use. *grid_choice*: how ``tp: auto`` was replaced in them.
+    Cluster, schedule and model are built on first use. *jobs*: the scenario of each of several jobs, alone on its nodes
+    of the cluster. *grid_choice*: how ``tp: auto`` was replaced in them.
     """
 
     specification: Specification
@@ -77,6 +78,7 @@ class BuiltScenario:
     name: str
     source: Document
     variants: Mapping[str, Self] = field(default_factory=dict)
+    jobs: Mapping[str, Self] = field(default_factory=dict)
     grid_choice: Choice | None = None
 
     def __repr__(self) -> str:
@@ -150,10 +152,13 @@ class BuiltScenario:
         return scenario
 
     @classmethod
-    def _with_choices(cls, document: Document, name: str, source: Document) -> Self:
-        """The scenario of *document*, with what its cluster decides: the library of tori, the grid of ``tp: auto``."""
+    def _with_choices(cls, document: Document, name: str, source: Document, part: Cluster | None = None) -> Self:
+        """The scenario of *document*, with what its cluster decides: the library of tori, the grid of ``tp: auto``.
+
+        *part*: the nodes of the cluster that it has, if it is one of several jobs.
+        """
         specification = validated(document, Specification)
-        cluster = _built(specification.cluster, document, specification.routing)
+        cluster = part or _built(specification.cluster, document, specification.routing)
         choice = None
         if "transport" not in specification.network.model_fields_set and _on_tori(cluster):
             document = replaced(document, ("network", "transport"), ON_TORI, document.position(("network",)))
@@ -165,9 +170,21 @@ class BuiltScenario:
             path, grid = ("parallelism", "tp"), {axis: getattr(choice.grid, axis) for axis in ("x", "y", "z")}
             document = replaced(document, path, grid, document.position(path))
             specification = validated(document, Specification)
-        made = cls(specification, document, name, source, grid_choice=choice)
+        jobs = cls._jobs(specification, document, cluster) if specification.jobs else {}
+        made = cls(specification, document, name, source, jobs=jobs, grid_choice=choice)
         made.__dict__["_cluster"] = cluster
         return made
+
+    @classmethod
+    def _jobs(cls, specification: Specification, document: Document, cluster: Cluster) -> dict[str, Self]:
+        from clustersim.scenarios.build.node_placement import nodes_of_jobs
+
+        nodes = nodes_of_jobs(specification.jobs, cluster, document)
+        found = {}
+        for job, own in nodes.items():
+            alone = loading.expanded(loading.of_job(document, job))
+            found[job] = cls._with_choices(alone, job, alone, cluster.on_nodes(frozenset(own)))
+        return found
 
     def changed(self, values: Mapping[str, Any], shown: str) -> Self:
         """Return the scenario with *values* by dotted key; error messages about them name *shown*."""
@@ -197,6 +214,10 @@ class BuiltScenario:
 
     def check(self) -> None:
         """Check what depends on the cluster and the model. Raises `ScenarioError` with the place of the fault."""
+        if self.jobs:
+            for job in self.jobs.values():
+                job.check()
+            return
         _ = self.derived  # checks degrees, batches and placement
         check_offload(self.specification, self._cluster, self.derived, self.document)
         conditions(self.specification, self._cluster, self.document)
@@ -257,9 +278,20 @@ class BuiltScenario:
     def _cluster(self) -> Cluster:
         return _built(self.specification.cluster, self.document, self.specification.routing)
 
+    def check_one_job(self) -> None:
+        """Raise `ScenarioError` if it has several jobs."""
+        if self.jobs:
+            raise self.document.error(
+                ("jobs",), "clustersim run, check and plot take several jobs; here give one", at_key=True
+            )
+
     @cached_property
     def derived(self) -> Derived:
         """Degrees, batches and devices that follow from scenario and cluster."""
+        if self.jobs:
+            raise self.document.error(
+                ("jobs",), "clustersim run, check and plot take several jobs; here give one", at_key=True
+            )
         return derive(self.specification, self._cluster, self.document)
 
     @cached_property
@@ -303,6 +335,7 @@ class BuiltScenario:
     @cached_property
     def model(self) -> Model | None:
         """The model; None if the scenario measures a collective."""
+        self.check_one_job()
         specification = self.specification
         if specification.model is None or specification.training is None:
             return None
@@ -373,6 +406,7 @@ class BuiltScenario:
 
     @cached_property
     def _schedule(self) -> Schedule:
+        self.check_one_job()
         if self.specification.collective is not None:
             return collective_schedule(self.specification.collective, self.derived.ranks)
         return self._training_schedule(least=False)

@@ -11,9 +11,10 @@ from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.explanation import check_trains
 from clustersim.scenarios.build.memory_need import reserved_memory
 from clustersim.scenarios.results.activation_map import activations_chart, axes_of
+from clustersim.scenarios.results.jobs_numbers import JobsNumbers
 from clustersim.scenarios.results.operator_profile import Profile, Row, bounds, profile
 from clustersim.scenarios.results.result import Result
-from clustersim.scenarios.results.run_folder import CHARTS, OF_COLLECTIVES, OF_TRAINING, WITHOUT_RUN
+from clustersim.scenarios.results.run_folder import CHARTS, OF_COLLECTIVES, OF_JOBS, OF_TRAINING, WITHOUT_RUN
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.results.titles import chart_title, place_title
 from clustersim.scenarios.results.variant_points import sweep
@@ -22,6 +23,7 @@ from clustersim.simulator.charts.bars import Bar, breakdown_bars, operators_char
 from clustersim.simulator.charts.canvas import Window, style
 from clustersim.simulator.charts.collective_steps import steps_chart
 from clustersim.simulator.charts.gantt import MOST_PANELS, PANELS, variants_chart
+from clustersim.simulator.charts.jobs import jobs_chart
 from clustersim.simulator.charts.memory import PeakMemory, states_chart
 from clustersim.simulator.charts.sweep import sweep_chart
 from clustersim.simulator.network.library import tuner
@@ -57,6 +59,8 @@ def check(scenario: BuiltScenario, chart: str) -> None:
     if chart not in known:
         hint = near(chart, known)
         raise ScenarioError(f'there is no chart "{chart}"; draw {listed(known)}' + (f"; {hint}" if hint else ""))
+    if chart not in OF_JOBS and any(one.jobs for one in _every(scenario)):
+        raise ScenarioError(f"{scenario.name} has several jobs, together; of them there are {listed(OF_JOBS)}")
     if chart in OF_COLLECTIVES and any(one.specification.collective is None for one in _every(scenario)):
         raise ScenarioError(
             f"{scenario.name} trains a model; {chart} are those of one collective, e.g. "
@@ -145,6 +149,9 @@ def _each(
 def _of_run(result: Result, chart: str, ranks: Sequence[int] | None, window: Window | None, title: str) -> plot.Figure:
     """Return *chart* of *result*, a single run."""
     timeline = result.timeline
+    if isinstance(result, JobsNumbers) and chart == "timeline" and ranks is None:
+        firsts = {name: job.first_rank for name, job in result.jobs.items()}
+        return _styled(jobs_chart, timeline, firsts, window or result.shown_window, title)
     if chart == "steps":
         return _styled(steps_chart, *_steps(result), title)
     if chart == "operators":

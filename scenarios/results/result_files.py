@@ -10,6 +10,7 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
+from clustersim.scenarios.results.jobs_numbers import JobsNumbers
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.titles import chart_title, place_title
 from clustersim.scenarios.specification.loading import named_files
@@ -122,7 +123,10 @@ def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Itera
             yield path
         path = folder / f"timeline{ending}.png"
         title = chart_title(result.runs[name], result.scenario.name)
-        draw(timeline, "timeline", path, ranks=ranks, title=title)
+        if isinstance(result.runs[name], JobsNumbers):
+            result.runs[name].plot("timeline", path, ranks=ranks, title=title)
+        else:
+            draw(timeline, "timeline", path, ranks=ranks, title=title)
         yield path
     for name, times in result.repeats.items():
         path = folder / ("repeats.png" if len(timelines) == 1 else f"repeats_{stems[name]}.png")

@@ -103,6 +103,8 @@ class CollectiveResult(PlottedResult):
     wall_seconds: float
     host_seconds: Mapping[float, float] = field(default_factory=dict)
     """By size, the time in which one process launches it on all GPUs, if one does."""
+    library_choice: CollectiveResult | None = None
+    """The same by the algorithm that the library chooses, beside one from a file."""
 
     def in_short(self) -> str:
         """Return the kind, the ranks and the greatest bus bandwidth."""
@@ -120,6 +122,7 @@ class CollectiveResult(PlottedResult):
         return {
             "name": self.scenario.name,
             "collective": self.rows(),
+            **({"library_choice": self.library_choice.rows()} if self.library_choice else {}),
             **({"cables": load.summary()} if (load := cable_load(self._timeline)) else {}),
         }
 
@@ -157,8 +160,13 @@ class CollectiveResult(PlottedResult):
 
     def measured(self) -> str:
         """Return the table, and how uneven the cables between switches are if the user chose their routing."""
-        load = cable_load(self._timeline)
-        return f"{self.table()}\n{load.told()}" if load else self.table()
+        load, library = cable_load(self._timeline), self.library_choice
+        told = [self.table()] + ([load.told()] if load else [])
+        if library is not None:
+            faster = [theirs["time_s"] / own["time_s"] for own, theirs in zip(self.rows(), library.rows(), strict=True)]
+            name = self.scenario.specification.network.transport
+            told += [f"by the choice of {name}, {min(faster):.3f} to {max(faster):.3f} times as long:", library.table()]
+        return "\n".join(told)
 
     def table(self) -> str:
         """Return the rows as a table with the columns of nccl-tests."""
@@ -234,6 +242,8 @@ def side_by_side(results: Mapping[str, Result]) -> Iterator[str]:
     for name, result in results.items():
         if isinstance(result, CollectiveResult):
             yield f"{name}\n{indented(indented(result.measured()))}"
+        elif name not in steps:
+            yield f"{name}\n{indented(result.report())}"
 
 
 def numbers(results: Mapping[str, StepNumbers]) -> list[list[str]]:

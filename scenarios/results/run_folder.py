@@ -138,6 +138,8 @@ WITHOUT_RUN = ("activations",)
 """Charts of a scenario that is not simulated for them."""
 OF_COLLECTIVES = ("steps",)
 """Charts that only a collective has."""
+OF_JOBS = ("timeline", "links", "topology")
+"""Charts that several jobs together have."""
 OF_TRAINING = {
     "activations": "activations",
     "critical": "critical path",

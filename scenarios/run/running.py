@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clustersim.scenarios.build.network import check_algorithms, network_of
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.msccl import is_file
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.schedule.gc_paused import gc_paused
 from clustersim.simulator.schedule.schedule import Schedule
@@ -45,6 +46,11 @@ def run(scenario: BuiltScenario, watch: Watch | None = None, network: Communicat
         from clustersim.scenarios.results.result_kinds import VariantsResult
 
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
+    if scenario.jobs:
+        from clustersim.scenarios.run import several_jobs
+
+        with gc_paused(), _cluster_faults(scenario):
+            return several_jobs.run(scenario, watch)
     with gc_paused():
         return _run(scenario, watch, network or communicator(scenario))
 
@@ -53,6 +59,8 @@ def simulations(scenario: BuiltScenario) -> int:
     """Return how many simulations `run` makes, as *watch* counts them: repeats are parts of one."""
     if scenario.variants:
         return sum(map(simulations, scenario.variants.values()))
+    if scenario.jobs:
+        return len(scenario.jobs) + 1
     return 2 if scenario.specification.collective is None and scenario.broadcasts else 1
 
 
@@ -67,7 +75,12 @@ def _run(scenario: BuiltScenario, watch: Watch | None, network: Communicator) ->
         if scenario.specification.collective is not None:
             from clustersim.scenarios.results.result_kinds import CollectiveResult
 
-            return CollectiveResult(scenario, timeline, perf_counter() - begin, _host_seconds(scenario, network))
+            host_seconds, library = _host_seconds(scenario, network), None
+            if any(map(is_file, network.algorithms.values())):
+                other = Communicator(network.cluster, network.devices, network.transport, network.fidelity)
+                theirs = _simulation(scenario, scenario.schedule(), watch, other).run()
+                library = CollectiveResult(scenario, theirs, 0.0, host_seconds)
+            return CollectiveResult(scenario, timeline, perf_counter() - begin, host_seconds, library)
         options = scenario.specification.simulation
         others: Sequence[float] = ()
         if options.repeats > 1:

@@ -117,6 +117,8 @@ def runs(scenario: BuiltScenario, axes: Sequence[Axis], zipped: bool = False, re
     """
     # without what its check has built: that is too large to send between processes
     variants: Mapping[str, BuiltScenario] = scenario.variants or {"": scenario}
+    for one in variants.values():
+        one.check_one_job()
     bases = {name: replace(one, variants={}) for name, one in variants.items()}
     shown = {axis.key: axis.shown for axis in axes}
     every = [{key: (value, shown[key](value)) for key, value in values.items()} for values in points(axes, zipped)]

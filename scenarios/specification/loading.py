@@ -19,7 +19,7 @@ from clustersim.workloads.architectures.model_keys import is_config, plain_path,
 SHIPPED = pathlib.Path(__file__).resolve().parents[1]
 """The folder of the scenarios that come with clustersim."""
 
-FOLDERS = ("published", "testbed")
+FOLDERS = ("published", "testbed", "several_jobs")
 """Folders of further scenarios below it."""
 
 NO_SCENARIO = ("sources",)
@@ -36,6 +36,9 @@ FILES = re.compile(
 NAMES = re.compile(r"network\.transport|(cluster|model)\.preset|cluster\.(node\.)?(\d+\.)?accelerator(\.preset)?")
 """Keys that may name a file: their value is a name of the catalogue, or the path of a file, .yaml or .json."""
 
+
+ALGORITHMS = re.compile(r"network\.algorithms\..+")
+"""Keys that may name an algorithm file, .xml, relative to the folder of the scenario."""
 
 TABLES = re.compile(r"model\.router_load|parallelism\.schedule")
 """Keys that may name a table, .csv, relative to the folder of the scenario."""
@@ -142,10 +145,11 @@ def named_files(value: Any, path: Path = ()) -> list[tuple[Path, str]]:
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return [one for key, inner in items for one in named_files(inner, (*path, key))]
-    key = dotted(path[2:] if path[:1] == ("variants",) else path)
+    key = dotted(path[2:] if path[0] in ("variants", "jobs") else path) if path else ""
     if not isinstance(value, str) or not value:
         return []
     table = TABLES.fullmatch(key) and value.endswith(".csv")
+    table = table or (ALGORITHMS.fullmatch(key) and value.endswith(".xml"))
     names_file = FILES.fullmatch(key) or table or (NAMES.fullmatch(key) and is_path(value))
     return [(path, value)] if names_file else []
 
@@ -170,6 +174,25 @@ def expanded(document: Document) -> Document:
             continue
         document = merged(_preset(document, section, package, preset), document, (section,))
     return document
+
+
+def of_job(document: Document, job: str) -> Document:
+    """Return the scenario of *job* alone: the document with the sections of the job in place of jobs.
+
+    Traffic from outside is that of the cluster, and stays with the document.
+    """
+    path = "jobs", job
+    positions = {where[2:]: position for where, position in document.positions.items() if where[:2] == path}
+    shared = {where: position for where, position in document.positions.items() if where[:1] != ("jobs",)}
+    whole = {key: value for key, value in document.data.items() if key not in ("jobs", "expect", "variants", "table")}
+    own = {key: value for key, value in document.data["jobs"][job].items() if key not in OF_PLACE}
+    if isinstance(whole.get("network"), dict):
+        whole["network"] = {key: value for key, value in whole["network"].items() if key != "background"}
+    return Document({**whole, **own}, {**shared, **positions})
+
+
+OF_PLACE = ("nodes", "placement", "start")
+"""Keys of a job that say where and when it runs."""
 
 
 def _with_file(document: Document, section: str, package: str, path: str) -> Document:

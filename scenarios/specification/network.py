@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from clustersim.simulator.network.library.calibration_file import LIBRARIES, loaded
+from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.lookup import find, is_path, names
 from clustersim.simulator.reading.names_and_parameters import known
 from clustersim.simulator.reading.quantities import Bandwidth, BelongsTo, Count, Flag, Index, Section, Time
@@ -60,7 +61,7 @@ class Network(Section):
     path of a function of your own."""
     algorithms: dict[str, str] = Field(default_factory=dict)
     """Algorithm by collective (all_reduce) or by axis and collective (dp.all_reduce): auto, a file of
-    simulator/network/collectives, or an import path."""
+    simulator/network/collectives, an import path, or an algorithm file of MSCCL (.xml)."""
 
     routing: Policy = "auto"
     """How switches choose among equal-cost paths. adaptive: packets are spread evenly; ecmp: a hash of each connection;
@@ -125,6 +126,9 @@ class Network(Section):
             kind = key.rpartition(".")[2]
             if kind not in COLLECTIVES:
                 raise Fault(key, f"is no collective; there are {', '.join(COLLECTIVES)}", near(kind, COLLECTIVES))
+            if given.endswith(".xml"):
+                plain[key] = _of_file(key, kind, given)
+                continue
             try:
                 name = plain[key] = known(given, "clustersim.simulator.network.collectives", ("auto",))
             except Fault as fault:
@@ -137,3 +141,14 @@ class Network(Section):
                 ]
                 raise Fault(key, f"{name} has no {kind}; it must be {listed(['auto', *able])}")
         return plain
+
+
+def _of_file(key: str, kind: str, path: str) -> str:
+    """Return *path* if the algorithm file is right and of *kind*. Raises `Fault` at *key*."""
+    from clustersim.simulator.network.library import tuner
+
+    try:
+        tuner.function(path, kind)
+    except SimulatorError as error:
+        raise Fault(key, str(error)) from None
+    return path

@@ -5,7 +5,7 @@ Constraints that need the cluster itself, such as the number of its GPUs, are ch
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag, field_validator, model_validator
 
@@ -18,7 +18,7 @@ from clustersim.scenarios.specification.sections import CollectiveBenchmark, Exp
 from clustersim.scenarios.specification.training import Training, indivisible
 from clustersim.scenarios.specification.variants import Table
 from clustersim.simulator.reading.plain_text import name_fault, text_fault
-from clustersim.simulator.reading.quantities import Section, Version
+from clustersim.simulator.reading.quantities import Count, Index, Section, Time, Version
 from clustersim.simulator.reading.validation import Fault, near
 from clustersim.topologies.cluster_section import ClusterSpecification
 from clustersim.topologies.wiring.network import Routing
@@ -53,6 +53,7 @@ RESULT = (
     "idle_gpus",
     "collective",
     "variants",
+    "jobs",
 )
 """The keys of a result's summary, with which keys of expectations begin."""
 
@@ -76,6 +77,38 @@ def _routing(network: Network, simulation: Simulation) -> Routing:
     return Routing(network.routing, seed, network.queue_pairs, network.pxn, network.relay_gpus)
 
 
+NodeList = Annotated[list[Index], Field(min_length=1)]
+
+
+class Job(Section):
+    """One of several jobs on a cluster: what it trains or measures, as a scenario has it, and its nodes."""
+
+    nodes: Annotated[
+        Annotated[Count, Tag("count")] | Annotated[NodeList, Tag("list")],
+        Discriminator(lambda value: "list" if isinstance(value, list) else "count"),
+    ]
+    """How many nodes it has, or which: a list of their numbers from 0. Required."""
+    placement: Literal["packed", "scattered", "by_leaf"] = "packed"
+    """Which nodes, if nodes is a count. packed: the first free ones; scattered: one below each leaf in turn; by_leaf:
+    as few leaves as possible."""
+    start: Time = 0.0
+    """When it begins its first step."""
+    model: dict[str, Any] | None = None
+    """As the model of a scenario. Required unless collective stands."""
+    training: dict[str, Any] | None = None
+    """As the training of a scenario. Required unless collective stands."""
+    parallelism: dict[str, Any] | None = None
+    """As the parallelism of a scenario; its placement orders the ranks on the nodes of the job."""
+    collective: dict[str, Any] | None = None
+    """As the collective of a scenario, in place of model, training and parallelism."""
+    software: str | dict[str, Any] | None = None
+    """As the software of a scenario."""
+
+
+OF_ONE_JOB = ("model", "training", "parallelism", "collective", "software", "input", "campaign", "cost", "plan")
+"""Sections of a scenario that do not stand beside jobs."""
+
+
 class Specification(Section):
     """A scenario: a cluster, and either a model with its training or one collective to measure on it."""
 
@@ -96,6 +129,8 @@ class Specification(Section):
     """How the model is distributed over the ranks."""
     collective: CollectiveBenchmark | None = None
     """One collective to measure, in place of model, training and parallelism."""
+    jobs: dict[str, Job] = Field(default_factory=dict)
+    """Several jobs that share the cluster, by name, in place of model, training and parallelism."""
     network: Network = Network()
     """How communication is simulated: fidelity, library and algorithms."""
     software: Annotated[
@@ -157,6 +192,9 @@ class Specification(Section):
 
     @model_validator(mode="after")
     def _one_purpose(self) -> Specification:
+        if self.jobs:
+            self._check_jobs()
+            return self
         if self.collective is not None:
             for key in ("model", "training", "parallelism"):
                 if key in self.model_fields_set:
@@ -173,6 +211,20 @@ class Specification(Section):
             if getattr(self, key) is None:
                 raise Fault(key, "is required (or collective in place of model and training)")
         return self
+
+    def _check_jobs(self) -> None:
+        """Raise `Fault` at a key that does not stand beside jobs."""
+        for key in OF_ONE_JOB:
+            if key in self.model_fields_set:
+                raise Fault(key, "stands beside jobs; give it to a job, or leave it out")
+        for key in ("jitter", "spread", "stragglers", "variation"):
+            if getattr(self.simulation, key):
+                raise Fault(("simulation", key), "does not stand beside jobs, whose steps do not vary")
+        if self.network.fidelity == "alpha_beta":
+            raise Fault(("network", "fidelity"), "jobs share links, which alpha_beta does not; take flow or chunk")
+        for name in self.jobs:
+            if fault := name_fault(name) or ("has a dot, which parts keys" if "." in name else ""):
+                raise Fault(("jobs", name), fault)
 
     @model_validator(mode="after")
     def _batch(self) -> Specification:

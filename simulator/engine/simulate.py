@@ -114,7 +114,8 @@ def packed(schedule: Schedule, cluster: Cluster) -> tuple[str, ...]:
 class Simulation:
     """One run of *schedule* on the cluster and the devices of *communicator*.
 
-    *ranks*: the ranks that keep their spans if not all can. `fraction`: the fraction of ops that have ended so far.
+    *ranks*: the ranks that keep their spans if not all can. *pricing*: in place of that by *software* and *variation*.
+    `fraction`: the fraction of ops that have ended so far.
     """
 
     schedule: Schedule
@@ -125,6 +126,7 @@ class Simulation:
     engine: str = "auto"
     conditions: Conditions = field(default_factory=Conditions)
     ranks: Collection[int] = ()
+    pricing: Pricing | None = None
     fraction: float = 0.0
 
     def run(self) -> Timeline:
@@ -168,6 +170,8 @@ class Simulation:
 
     @cached_property
     def _pricing(self) -> Pricing:
+        if self.pricing is not None:
+            return self.pricing
         cluster, devices = self.communicator.cluster, self.communicator.devices
         return Pricing(self.schedule, cluster, devices, self.software, self.variation)
 

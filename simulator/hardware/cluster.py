@@ -6,7 +6,7 @@ and its number in the cluster, ``gpu 17``. The networkx graph is made on demand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -40,6 +40,9 @@ attribute `chooses`.
 
 LINK_DEPENDENT = ("graph", "regularity", "_link_classes")
 """Cached attributes of a cluster that depend on the properties of its links."""
+
+DEVICE_DEPENDENT = ("devices", "gpus", "hosts", "_device_vertices", "_number_of", "_accelerator_places", "_hosts_of")
+"""Cached attributes of a cluster that depend on which devices it has."""
 
 
 class Cluster:
@@ -189,6 +192,20 @@ class Cluster:
         # a replacement may be replaced in turn
         earlier = {old: replacements.get(new, new) for old, new in self._replacements.items()}
         other._replacements = {**replacements, **earlier}
+        return other
+
+    def on_nodes(self, nodes: Collection[int | str]) -> Cluster:
+        """Return the cluster with the devices of *nodes* alone, in the order of the cluster. Links are the same."""
+        other = copy(self)
+        for name in DEVICE_DEPENDENT:
+            other.__dict__.pop(name, None)
+        kept = [place for place, device in enumerate(self.devices) if self.node_of(device) in nodes]
+        gpus = len(self.gpus)
+        other.__dict__["gpus"] = tuple(self.gpus[place] for place in kept if place < gpus)
+        other.__dict__["hosts"] = tuple(self.hosts[place - gpus] for place in kept if place >= gpus)
+        other.__dict__["_device_vertices"] = self._device_vertices[kept]
+        # it numbers all devices
+        other.__dict__["regularity"] = None
         return other
 
     def node_of(self, device: str) -> int | str:
@@ -408,6 +425,9 @@ class Cluster:
         other = copy(self)
         for name in LINK_DEPENDENT:
             other.__dict__.pop(name, None)
+        if self.__dict__.get("regularity", self) is None:
+            # no links make servers regular whose devices are not
+            other.__dict__["regularity"] = None
         other.topology = replace(self.topology, links=links)
         other._check_links()
         return other

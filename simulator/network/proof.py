@@ -62,8 +62,8 @@ def prove(algorithm: Algorithm, kind: str, group: Group, nbytes: float = 1.0, ro
 
 
 def taken(algorithm: Algorithm, ranks: int) -> bool:
-    """Return whether *algorithm* is for so many *ranks*: what `ranks_allowed` of its module says, if it has that."""
-    allowed = getattr(algorithm, "__globals__", {}).get("ranks_allowed")
+    """Return whether *algorithm* is for so many *ranks*: what `ranks_allowed` of it or its module says, if there is."""
+    allowed = getattr(algorithm, "ranks_allowed", None) or getattr(algorithm, "__globals__", {}).get("ranks_allowed")
     return allowed is None or bool(allowed(ranks))
 
 
@@ -199,7 +199,7 @@ def _fault(kind: str, group: Group, root: int, nbytes: float, steps: Sequence[St
     for rank, vector in enumerate(vectors):
         for part, wanted in expected(kind, group.size, parts, root, rank).items():
             if vector[part] != wanted:
-                return f"rank {rank} ends with {_held(vector[part], wanted, group.size)} in chunk {part} of {parts}"
+                return f"rank {rank} ends with {held(vector[part], wanted, group.size)} in chunk {part} of {parts}"
     return ""
 
 
@@ -220,8 +220,8 @@ def _of_step(step: Step, group: Group, whole: float) -> str:
     return ""
 
 
-def _held(found: int, wanted: int, size: int) -> str:
-    """The difference of a chunk that was *found* from that *wanted*, in words."""
+def held(found: int, wanted: int, size: int) -> str:
+    """Return the difference of a chunk that was *found* from that *wanted*, in words."""
     mask = (1 << BITS) - 1
     counts = [(rank, found >> BITS * rank & mask, wanted >> BITS * rank & mask) for rank in range(size)]
     if not found:

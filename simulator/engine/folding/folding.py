@@ -233,6 +233,14 @@ class Folding:
         first, count = self._partition.firsts[LINK], self._partition.counts[LINK]
         return dict(zip(self._partition.links[first].tolist(), count.tolist(), strict=True))
 
+    @cached_property
+    def equal_links(self) -> Mapping[int, Sequence[int]]:
+        """For the first link of each class, by its number: the numbers of all links in the class."""
+        classes, first = self._partition.classes[LINK], self._partition.firsts[LINK]
+        order = np.argsort(classes, kind="stable")
+        members = np.split(self._partition.links[order], np.cumsum(np.bincount(classes))[:-1])
+        return {link: own.tolist() for link, own in zip(self._partition.links[first].tolist(), members, strict=True)}
+
     @property
     def capacity(self) -> Sequence[float]:
         """The capacity of each row, bytes/s: one row for each class of links, with the bandwidth of one of them."""

@@ -4,6 +4,7 @@ of them at once for a replay that sleeps.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from copy import copy
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from clustersim.simulator.engine.interface.variation import Variation
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.schedule.ops import Compute, Delay
 from clustersim.simulator.schedule.schedule import Schedule
 
@@ -79,32 +81,57 @@ class Pricing:
     def _modelled_durations(self, rank: int) -> tuple[Floats, NDArray[np.bool_]]:
         """By op of *rank*: its duration without variation (s), and if it never varies. Equal ranks share arrays."""
         index, on = self.schedule.program_of[rank], self.host(rank)
-        device = self.cluster.accelerator(self.devices[rank])
-        host = self.cluster.accelerator(on) if on is not None else None
+        cluster, software = self._machine(rank)
+        device = cluster.accelerator(self.devices[rank])
+        host = cluster.accelerator(on) if on is not None else None
         key = index, device, host
         if key not in self._modelled:
             program = self.schedule.programs[index]
-            # ops of many micro-batches and layers share their tuple of kernels: it is hashed and priced once
-            prices: dict[tuple[int, bool], float] = {}
+            # ops of many micro-batches and layers share their tuple of kernels: it is hashed and priced once, and kept so
+            # that no other one has its identity
+            prices: dict[tuple[int, bool], tuple[tuple[Kernel, ...], float]] = {}
 
             def price(op: Compute | Delay) -> float:
                 if not isinstance(op, Compute):
-                    return self._seconds(op, device, host)
+                    return op.seconds
                 what = id(op.kernels), op.on == "host"
                 if what not in prices:
-                    prices[what] = self._seconds(op, device, host)
-                return prices[what]
+                    prices[what] = op.kernels, _seconds(op, device, host, software)
+                return prices[what][1]
 
             seconds = program.column(price, only=(Compute, Delay))
             self._modelled[key] = seconds, program.column(lambda _: True, np.bool_, only=(Delay,))
         return self._modelled[key]
 
-    def _seconds(self, op: Compute | Delay, device: Accelerator, host: Accelerator | None) -> float:
-        if isinstance(op, Delay):
-            return op.seconds
-        if op.on == "host" and host is not None:
-            return host.seconds(op.kernels)
-        return device.seconds(op.kernels, self.software)
+    def _machine(self, rank: int) -> tuple[Cluster, Software | None]:
+        """The cluster as fast as *rank* has it, and the software of *rank*."""
+        return self.cluster, self.software
+
+
+class PricingByJob(Pricing):
+    """The durations of the ops of several jobs. The ranks of job i, from ``first_rank[i]`` on, run on ``machines[i]``:
+    the cluster, with GPUs as slow as the slowest of the job, and its software.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        cluster: Cluster,
+        devices: Sequence[str],
+        machines: Sequence[tuple[Cluster, Software]],
+        first_rank: Sequence[int],
+    ) -> None:
+        super().__init__(schedule, cluster, devices, None, Variation())
+        self._machines, self._first_rank = machines, first_rank
+
+    def _machine(self, rank: int) -> tuple[Cluster, Software | None]:
+        return self._machines[bisect_right(self._first_rank, rank) - 1]
+
+
+def _seconds(op: Compute, device: Accelerator, host: Accelerator | None, software: Software | None) -> float:
+    if op.on == "host" and host is not None:
+        return host.seconds(op.kernels)
+    return device.seconds(op.kernels, software)
 
 
 def durations(

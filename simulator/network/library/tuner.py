@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from clustersim.simulator.network import msccl
 from clustersim.simulator.network.proof import ROOTED, prove, taken
 from clustersim.simulator.network.step import Group, Step
 from clustersim.simulator.network.transport import GroupProperties, Transport
@@ -22,8 +23,8 @@ FOLDER = "clustersim.simulator.network.collectives"
 def check(algorithms: Mapping[str, str]) -> None:
     """Check the user's choice of algorithms.
 
-    Keys are a collective or ``axis.collective``. Values are ``auto``, a file of the folder, or a dotted name of the
-    user's own. Raises `UnknownName` or `SimulatorError`.
+    Keys are a collective or ``axis.collective``. Values are ``auto``, a file of the folder, a dotted name of the
+    user's own, or an algorithm file of MSCCL. Raises `UnknownName` or `SimulatorError`.
     """
     for key, name in algorithms.items():
         kind = key.rpartition(".")[2]
@@ -37,6 +38,11 @@ def check(algorithms: Mapping[str, str]) -> None:
 @lru_cache(maxsize=1024)
 def function(name: str, kind: str) -> Callable[..., list[Step]]:
     """Return the function *kind* of the algorithm *name*. Raises `UnknownName` or `SimulatorError`."""
+    if msccl.is_file(name):
+        own = msccl.algorithm(name)
+        if own.kind != kind:
+            raise SimulatorError(f"{name} is an {own.kind}, not an {kind}")
+        return own
     module: Any = lookup.find(FOLDER, name)
     found: Callable[..., list[Step]] | None = getattr(module, kind, None)
     if found is None:
@@ -67,12 +73,14 @@ def prove_own(name: str, kind: str, group: Group, nbytes: float, root: int) -> N
 
 
 def is_own(name: str) -> bool:
-    """Return whether *name* is the import path of an algorithm of the user's own."""
-    return "." in name
+    """Return whether *name* is the import path of an algorithm of the user's own. A file is proved when it is read."""
+    return "." in name and not msccl.is_file(name)
 
 
 def ranks_allowed(name: str) -> str:
     """Return for which numbers of ranks the algorithm *name* is, in words: the docstring of its `ranks_allowed`."""
+    if msccl.is_file(name):
+        return f"{msccl.algorithm(name).ranks} ranks"
     allowed = lookup.attribute_of(FOLDER, name, "ranks_allowed")
     words = "" if allowed is None else " ".join((allowed.__doc__ or "some numbers of ranks").split()).rstrip(".")
     return words[:1].lower() + words[1:]
