@@ -203,6 +203,11 @@ class BuiltScenario:
             for precision in sorted(precisions):
                 self._check_precision(accelerator, precision, "precision")
 
+    def check_trains(self, what: str) -> None:
+        """Raise `ScenarioError` if the scenario measures a collective and therefore has no *what*."""
+        if self.model is None:
+            raise ScenarioError(f"{self.name} measures a collective; it has no {what}")
+
     def _check_products(self, schedule: Schedule) -> None:
         """Check that each device has the precisions of the products that *schedule* runs on it."""
         cluster, devices = self._cluster, self.derived.devices

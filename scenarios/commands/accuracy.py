@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import Jobs, Settings
+from clustersim.scenarios.commands.application import Jobs, Settings, app
 
 if TYPE_CHECKING:
     from clustersim.scenarios.evaluate.evaluation import Evaluation
@@ -118,7 +117,7 @@ def _beside(page: Path) -> Path:
 
 def _refit(jobs: int) -> None:
     """Fit all parameters without each source in turn, and print the files."""
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.fitting.left_out import fits_without, refit
 
     with progress("fitting without each source", parts=len(fits_without())) as shown:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import OneScenario, Settings
+from clustersim.scenarios.commands.application import OneScenario, Settings, app
 from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def campaign(
 
     from clustersim.scenarios.campaign.campaign import run
     from clustersim.scenarios.campaign.report import report, summary
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.results.result import check_finite
     from clustersim.scenarios.scenario import Scenario
     from clustersim.simulator.reading.files import file_stems, suffix_of
@@ -63,7 +62,7 @@ def campaign(
 
 
 def _draw(simulated: Simulated, path: Path) -> None:
-    from clustersim.scenarios.campaign.drawing import draw
+    from clustersim.scenarios.campaign.report import draw
 
     draw(simulated, path)
     print(f"wrote {path}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from clustersim.scenarios.commands.application import BAD_INPUT, app
-from clustersim.scenarios.commands.arguments import Scenarios, Settings
+from clustersim.scenarios.commands.application import BAD_INPUT, Scenarios, Settings, app
 from clustersim.scenarios.commands.terminal import say
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.plain_text import printable

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import Jobs, Settings
+from clustersim.scenarios.commands.application import Jobs, Settings, app
 
 if TYPE_CHECKING:
     from clustersim.scenarios.campaign.campaign import Simulated
@@ -65,7 +64,7 @@ def _print_campaigns(scenarios: list[str], settings: list[str] | None, repeats: 
     """Print what differs between the campaigns of *scenarios*, and their numbers side by side."""
     from clustersim.scenarios.campaign.campaign import run
     from clustersim.scenarios.campaign.report import side_by_side
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.results.result_kinds import differences
     from clustersim.scenarios.scenario import Scenario
     from clustersim.simulator.reading import plain_text
@@ -111,7 +110,7 @@ def _simulated(runs: Sequence[Scenario], jobs: int) -> list[Result]:
     """Return the result of each of *runs*. Raises the error of the first that fails."""
     from contextlib import closing
 
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.run.execution import execute
     from clustersim.scenarios.run.processes import Failure
     from clustersim.scenarios.scenario import Scenario

@@ -23,7 +23,7 @@ def evaluated(
     scenarios: Sequence[Scenario], jobs: int, refits: Mapping[str, Refit] | None = None
 ) -> Iterator[Evaluation]:
     """Yield the evaluation of each of *scenarios* in turn, also by *refits*, with a progress bar on stderr."""
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.evaluate.evaluation import evaluate
 
     twice = refits or {}

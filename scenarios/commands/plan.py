@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.scenarios.commands.application import InterruptedRunError, app
-from clustersim.scenarios.commands.arguments import Settings
+from clustersim.scenarios.commands.application import InterruptedRunError, Settings, app
 from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")] = False,
 ) -> None:
     """Find the best way to train: degrees, schedule, micro-batch, recomputation, sharding, with reasons."""
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.simulator.reading.errors import ScenarioError
 
     options = {

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import InterruptedRunError, app
-from clustersim.scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
+from clustersim.scenarios.commands.application import InterruptedRunError, Jobs, Scenarios, Settings, app, numbers
 from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.commands.progress import Progress
+    from clustersim.scenarios.commands.terminal import Progress
     from clustersim.scenarios.results.result import Result
     from clustersim.scenarios.scenario import Scenario
     from clustersim.simulator.analysis.timeline import Timeline
@@ -135,7 +134,7 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
     import json
 
     from clustersim.scenarios.commands.evaluating import DOES_NOT_FIT, MISSED
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.results.expectations import held, text
     from clustersim.scenarios.results.result import check_finite
     from clustersim.scenarios.run.running import simulations
@@ -219,7 +218,7 @@ def _write(result: Result, target: Path, numbered: bool, files: _Files) -> None:
 
     *numbered*: take another name if it exists.
     """
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.results.result_files import MOST_SPANS, count, leaves_out_spans, write
     from clustersim.scenarios.results.run_folder import written_into
 
@@ -243,7 +242,7 @@ def _write(result: Result, target: Path, numbered: bool, files: _Files) -> None:
 
 def _write_timelines(result: Result, files: _Files, runs: int) -> None:
     """Write traces and tables of spans of *result*, one of *runs* results, as far as they were asked for."""
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.simulator.traces import perfetto_and_chrome, span_table
 
     with progress("writing") as shown:

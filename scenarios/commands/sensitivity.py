@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import OneScenario, Settings
+from clustersim.scenarios.commands.application import OneScenario, Settings, app
 from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.commands.progress import Progress
+    from clustersim.scenarios.commands.terminal import Progress
     from clustersim.scenarios.scenario import Scenario
     from clustersim.scenarios.search.sensitivity import Found
 
@@ -32,8 +31,7 @@ def sensitivity(
     """Simulate a step with each parameter changed: elasticities, a tornado chart, and what would help most."""
     import json
 
-    from clustersim.scenarios.build.explanation import check_trains
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.results.result import check_finite
     from clustersim.scenarios.scenario import Scenario
     from clustersim.scenarios.search.sensitivity import report, summary
@@ -44,7 +42,7 @@ def sensitivity(
     loaded = Scenario.load(scenario, options=settings)
     runs = list(loaded.variants.values()) or [loaded]
     for one in runs:
-        check_trains(one, "sensitivity")
+        one.check_trains("sensitivity")
     stems, numbers = file_stems([one.name for one in runs]), []
     for place, one in enumerate(runs):
         with progress(f"simulating {one.name} with each parameter changed") as shown:

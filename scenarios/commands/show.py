@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import OneScenario, Settings
+from clustersim.scenarios.commands.application import OneScenario, Settings, app
 from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def show(
         return
     what = what or "derived"
     from clustersim.scenarios.build import explanation
-    from clustersim.scenarios.build.recompute_view import recompute_text
+    from clustersim.scenarios.build.explanation import recompute_text
     from clustersim.scenarios.scenario import Scenario
     from clustersim.scenarios.search.parallelism_advice import advice
     from clustersim.simulator.reading.errors import ScenarioError
@@ -102,28 +101,24 @@ def _topologies(scenario: str, settings: list[str] | None) -> None:
 
 def _software(scenario: Scenario) -> str:
     """Simulate *scenario* with each software stack that it may have, and return the table."""
-    from functools import partial
-
-    from clustersim.scenarios.commands.progress import progress
-    from clustersim.scenarios.results.software_stacks import comparison, stacks
-    from clustersim.scenarios.run.running import run
+    from clustersim.scenarios.commands.terminal import progress
+    from clustersim.scenarios.run.running import comparison_of_stacks, stacks
     from clustersim.simulator.schedule.gc_paused import gc_paused
 
     with progress(f"simulating {scenario.name}", parts=len(stacks(scenario))) as watch, gc_paused():
-        return comparison(scenario, partial(run, watch=watch))
+        return comparison_of_stacks(scenario, watch)
 
 
 def _critical(scenario: Scenario) -> str:
     """Simulate *scenario* and return its critical path as text."""
-    from clustersim.scenarios.build.explanation import check_trains
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.run.running import simulated
     from clustersim.simulator.analysis.critical_path import critical_path
     from clustersim.simulator.analysis.critical_path_tables import lines, tables
     from clustersim.simulator.analysis.slack import slack
     from clustersim.simulator.schedule.gc_paused import gc_paused
 
-    check_trains(scenario, "critical path")
+    scenario.check_trains("critical path")
     with progress(f"simulating {scenario.name}") as watch, gc_paused():
         timeline = simulated(scenario, scenario.schedule(), watch)
         path = critical_path(timeline)
@@ -148,12 +143,11 @@ def _print_numbers(scenario: Scenario) -> None:
 
 
 def _profile(scenario: Scenario) -> Profile:
-    from clustersim.scenarios.build.explanation import check_trains
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.results.operator_profile import profile
     from clustersim.scenarios.run.running import simulated
     from clustersim.simulator.schedule.gc_paused import gc_paused
 
-    check_trains(scenario, "operators")
+    scenario.check_trains("operators")
     with progress(f"simulating {scenario.name}") as watch, gc_paused():
         return profile(scenario, simulated(scenario, scenario.schedule(), watch))

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import BAD_INPUT, InterruptedRunError, app
-from clustersim.scenarios.commands.arguments import Jobs, On, OneScenario, Settings
+from clustersim.scenarios.commands.application import (
+    BAD_INPUT,
+    InterruptedRunError,
+    Jobs,
+    On,
+    OneScenario,
+    Settings,
+    app,
+)
 from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
@@ -91,7 +98,7 @@ def _swept(scenario: Scenario, axes: tuple[Axis, ...], zipped: bool, jobs: int, 
     """Return the sweep of *scenario*. Cut off, it writes the rows that are done beside *output*."""
     from contextlib import closing
 
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.run.sweep import Sweep, executed, runs
     from clustersim.simulator.reading.errors import ExecutionError
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import OneScenario, Settings
+from clustersim.scenarios.commands.application import OneScenario, Settings, app
 
 if TYPE_CHECKING:
     from clustersim.scenarios.evaluate.validation import ReplayOptions, Validation
@@ -120,7 +119,7 @@ def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
 
 def _validated(scenario: Scenario, options: ReplayOptions, testbed: bool, folder: Path) -> Validation | None:
     """Return the validation; what a replay measured before it failed is written into *folder*."""
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.evaluate.validation import validate as replayed
     from clustersim.scenarios.evaluate.validation import with_spans_kept
     from clustersim.simulator.replay.replay import BrokenReplayError

@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clustersim.scenarios.build.explanation import check_trains
-from clustersim.scenarios.explain.breakdown import DEPENDENCY, GAPS, breakdown, mean
+from clustersim.scenarios.explain.breakdown import DEPENDENCY, GAPS, WAITS, Late, Noise, breakdown, latest, mean
 from clustersim.scenarios.explain.communications import MESSAGES, Overlap, Size, family, large, overlaps, sizes
 from clustersim.scenarios.explain.kernels import by_layer, longest
-from clustersim.scenarios.explain.lateness import WAITS, Late, Noise, latest
 from clustersim.scenarios.explain.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING
 from clustersim.scenarios.explain.rank_trace import RankTrace, simulated
 from clustersim.scenarios.explain.run import Run
@@ -263,7 +261,7 @@ def compared(run: Run, scenario: Scenario) -> tuple[Timeline, Gap]:
     if scenario.variants:
         names = ", ".join(list(scenario.variants)[:8])
         raise TraceError(f"{scenario.name} has variants ({names}); compare the run with a scenario that has none")
-    check_trains(scenario, "explain")
+    scenario.check_trains("explain")
     timeline = simulate(scenario, scenario.schedule())
     ranks = len(timeline.gpu_ranks)
     if run.world_size != ranks:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from clustersim.scenarios.explain.breakdown import busy, parts_in_order, stretches
+from clustersim.scenarios.explain.breakdown import Noise, busy, parts_in_order, stretches
 from clustersim.scenarios.explain.changes import Suggestions, suggestions
 from clustersim.scenarios.explain.communications import Size, like, sizes
 from clustersim.scenarios.explain.gap import Gap, compared
 from clustersim.scenarios.explain.kernels import Kernels, by_class, longest, title
-from clustersim.scenarios.explain.lateness import Noise
 from clustersim.scenarios.explain.pieces_of_work import HOST, PHASES
 from clustersim.scenarios.explain.run import Run
 from clustersim.scenarios.scenario import Scenario

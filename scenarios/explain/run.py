@@ -8,9 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median, stdev
 
-from clustersim.scenarios.explain.breakdown import breakdown, mean
+from clustersim.scenarios.explain.breakdown import Late, breakdown, latest, mean
 from clustersim.scenarios.explain.communications import with_waits
-from clustersim.scenarios.explain.lateness import Late, latest
 from clustersim.scenarios.explain.rank_trace import RankTrace, rank_trace
 from clustersim.simulator.reading.errors import TraceError
 

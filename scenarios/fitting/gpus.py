@@ -18,9 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.scenarios.fitting import published_runs
-from clustersim.scenarios.fitting.fit_report import FOLDS, HeldOut, cross_validated, fit_report
 from clustersim.scenarios.fitting.published_runs import landed
-from clustersim.scenarios.fitting.robust_fit import Fit, Parameter, Row, Values, least_squares
+from clustersim.scenarios.fitting.robust_fit import (
+    FOLDS,
+    Fit,
+    HeldOut,
+    Parameter,
+    Row,
+    Values,
+    cross_validated,
+    fit_report,
+    least_squares,
+)
 from clustersim.scenarios.results.uncertainty import Extent, calibrated_range, joined
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.schedule.ops import Compute

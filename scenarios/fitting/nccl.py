@@ -10,10 +10,18 @@ from typing import Any
 
 from scipy.linalg import block_diag
 
-from clustersim.scenarios.fitting.fit_report import FOLDS, HeldOut, cross_validated, fit_report
 from clustersim.scenarios.fitting.nccl_generations import LANDS
 from clustersim.scenarios.fitting.nccl_tests import laid, rows, stages
-from clustersim.scenarios.fitting.robust_fit import Fit, Row, Values, least_squares
+from clustersim.scenarios.fitting.robust_fit import (
+    FOLDS,
+    Fit,
+    HeldOut,
+    Row,
+    Values,
+    cross_validated,
+    fit_report,
+    least_squares,
+)
 from clustersim.simulator.network.library.nccl import tuning_model
 from clustersim.simulator.network.library.transport_parameters import difference
 

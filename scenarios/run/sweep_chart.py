@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clustersim.scenarios.results.variant_points import number_of
+from clustersim.scenarios.results.charts import number_of
 from clustersim.scenarios.run.sweep_report import best, dimension, less_is_better
 from clustersim.scenarios.run.sweep_table import Axis, Row, as_text, columns
 from clustersim.scenarios.specification.specification import RESULT

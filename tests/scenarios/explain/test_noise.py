@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from clustersim.scenarios.explain.breakdown import Late, Noise
 from clustersim.scenarios.explain.communications import with_waits
-from clustersim.scenarios.explain.lateness import Late, Noise
 from clustersim.scenarios.explain.pieces_of_work import Call, Piece
 from clustersim.scenarios.explain.rank_trace import RankTrace, Step
 from clustersim.scenarios.explain.report import run_report

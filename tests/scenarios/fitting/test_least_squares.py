@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from clustersim.scenarios.fitting.fit_report import cross_validated
-from clustersim.scenarios.fitting.robust_fit import Parameter, Row, least_squares
+from clustersim.scenarios.fitting.robust_fit import Parameter, Row, cross_validated, least_squares
 from clustersim.simulator.reading.errors import CalibrationError
 
 LATENCY = Parameter("latency", 1e-6, 1e-7, 1e-3, "s", "of each message")

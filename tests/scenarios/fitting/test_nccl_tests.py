@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clustersim.scenarios.calibrate.table_fit import fit
+from clustersim.scenarios.calibrate.imported_measurements import fit_tables
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.fitting.nccl_tests import PARAMETERS, predicted, rows, stages, values_of
 from clustersim.scenarios.fitting.robust_fit import HUBER, Row
@@ -85,7 +85,7 @@ def test_a_table_of_something_else_is_told(tmp_path: Path) -> None:
         CalibrationError,
         match=r"layers\.csv: is no table that can be fitted; a table of all-reduces has the columns gpu",
     ):
-        fit([path], tmp_path / "out.yaml")
+        fit_tables([path], tmp_path / "out.yaml")
 
 
 def test_a_table_of_one_machine_is_fitted_without_what_only_others_tell(tmp_path: Path) -> None:
