@@ -203,6 +203,11 @@ class BuiltScenario:
             for precision in sorted(precisions):
                 self._check_precision(accelerator, precision, "precision")
 
+    @property
+    def runs(self) -> tuple[Self, ...]:
+        """What is simulated: the variants, or the scenario itself if it has none."""
+        return tuple(self.variants.values()) or (self,)
+
     def check_trains(self, what: str) -> None:
         """Raise `ScenarioError` if the scenario measures a collective and therefore has no *what*."""
         if self.model is None:

@@ -23,7 +23,7 @@ def check(scenarios: Scenarios, settings: Settings = None) -> int:
     for name in scenarios:
         try:
             scenario = Scenario.load(name, options=settings)
-            for one in scenario.variants.values() or [scenario]:
+            for one in scenario.runs:
                 say(_line(one, name if one is scenario else f"{name} ({one.name})"))
         except SimulatorError as error:
             say(printable(str(error)), sys.stderr)

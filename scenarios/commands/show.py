@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clustersim.scenarios.commands.application import OneScenario, Settings, app
-from clustersim.scenarios.commands.terminal import say
+from clustersim.scenarios.commands.runner import print_json
+from clustersim.scenarios.commands.terminal import progress, say
 
 if TYPE_CHECKING:
     from clustersim.scenarios.results.operator_profile import Profile
@@ -69,7 +70,7 @@ def show(
     if as_json:
         _print_numbers(loaded)
         return
-    for one in loaded.variants.values() or [loaded]:
+    for one in loaded.runs:
         if loaded.variants:
             print(f"# {one.name}")
         say(views[what](one))
@@ -77,12 +78,10 @@ def show(
 
 def _constants(as_json: bool) -> None:
     """Print the constants that measurements inform."""
-    import json
-
     from clustersim.scenarios.fitting import provenance
 
     if as_json:
-        print(json.dumps(provenance.as_json(), indent=2))
+        print_json(provenance.as_json())
     else:
         say(provenance.constants_text())
 
@@ -101,7 +100,6 @@ def _topologies(scenario: str, settings: list[str] | None) -> None:
 
 def _software(scenario: Scenario) -> str:
     """Simulate *scenario* with each software stack that it may have, and return the table."""
-    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.run.running import comparison_of_stacks, stacks
     from clustersim.simulator.schedule.gc_paused import gc_paused
 
@@ -111,7 +109,6 @@ def _software(scenario: Scenario) -> str:
 
 def _critical(scenario: Scenario) -> str:
     """Simulate *scenario* and return its critical path as text."""
-    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.run.running import simulated
     from clustersim.simulator.analysis.critical_path import critical_path
     from clustersim.simulator.analysis.critical_path_tables import lines, tables
@@ -134,16 +131,13 @@ def _operators(scenario: Scenario) -> str:
 
 def _print_numbers(scenario: Scenario) -> None:
     """Print the operators of *scenario*, or of each of its variants, as JSON."""
-    import json
-
     from clustersim.scenarios.results.operator_profile import summary
 
-    found = [summary(_profile(one)) for one in scenario.variants.values() or [scenario]]
-    print(json.dumps(found if scenario.variants else found[0], indent=2))
+    found = [summary(_profile(one)) for one in scenario.runs]
+    print_json(found if scenario.variants else found[0])
 
 
 def _profile(scenario: Scenario) -> Profile:
-    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.results.operator_profile import profile
     from clustersim.scenarios.run.running import simulated
     from clustersim.simulator.schedule.gc_paused import gc_paused

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +17,8 @@ from clustersim.scenarios.commands.application import (
     Settings,
     app,
 )
-from clustersim.scenarios.commands.terminal import say
+from clustersim.scenarios.commands.runner import print_answer
+from clustersim.scenarios.commands.terminal import progress
 
 if TYPE_CHECKING:
     from clustersim.scenarios.run.sweep import Sweep
@@ -71,10 +71,7 @@ def sweep(
     result = _swept(loaded, chosen, zipped, jobs, on, output)
     if output is not None:
         result.write(output)
-    if as_json:
-        print(json.dumps(result.summary(), indent=2))
-    else:
-        say(result.report())
+    print_answer(result, as_json)
     told = [output] if output is not None else []
     if drawn is not None:
         result.plot(picture, drawn.x, drawn.y, drawn.hue)
@@ -98,7 +95,6 @@ def _swept(scenario: Scenario, axes: tuple[Axis, ...], zipped: bool, jobs: int, 
     """Return the sweep of *scenario*. Cut off, it writes the rows that are done beside *output*."""
     from contextlib import closing
 
-    from clustersim.scenarios.commands.terminal import progress
     from clustersim.scenarios.run.sweep import Sweep, executed, runs
     from clustersim.simulator.reading.errors import ExecutionError
 

@@ -59,18 +59,14 @@ def check(scenario: BuiltScenario, chart: str) -> None:
     if chart not in known:
         hint = near(chart, known)
         raise ScenarioError(f'there is no chart "{chart}"; draw {listed(known)}' + (f"; {hint}" if hint else ""))
-    if chart in OF_COLLECTIVES and any(one.specification.collective is None for one in _every(scenario)):
+    if chart in OF_COLLECTIVES and any(one.specification.collective is None for one in scenario.runs):
         raise ScenarioError(
             f"{scenario.name} trains a model; {chart} are those of one collective, e.g. "
             f"clustersim plot allreduce_dgx_a100 {chart}"
         )
     if chart in OF_TRAINING:
-        for one in _every(scenario):
+        for one in scenario.runs:
             one.check_trains(OF_TRAINING[chart])
-
-
-def _every(scenario: BuiltScenario) -> list[BuiltScenario]:
-    return list(scenario.variants.values()) or [scenario]
 
 
 def draw_result(
