@@ -41,7 +41,7 @@ from clustersim.workloads.parallelism._parallelism import is_transformer
 from clustersim.workloads.software_stack import specification as stack_specification
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.build.grid_choice import Choice
+    from clustersim.scenarios.build.grid_choice import GridChoice
     from clustersim.workloads.operators.operator_names import Rule
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class BuiltScenario:
     name: str
     source: Document
     variants: Mapping[str, Self] = field(default_factory=dict)
-    grid_choice: Choice | None = None
+    grid_choice: GridChoice | None = None
 
     def __repr__(self) -> str:
         described = " ".join(self.specification.description.split())

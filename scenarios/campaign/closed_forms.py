@@ -83,7 +83,7 @@ def waiting_share(spares: int, load: float) -> float:
     return share
 
 
-class Choice(NamedTuple):
+class SpareChoice(NamedTuple):
     """With so many *spares* the job waits for *waiting* of the time; *cost*: node time paid for each of work."""
 
     spares: int
@@ -91,16 +91,16 @@ class Choice(NamedTuple):
     cost: float
 
 
-def choices(nodes: int, load: float) -> Iterator[Choice]:
+def choices(nodes: int, load: float) -> Iterator[SpareChoice]:
     """Yield the choices from no spare on, for a job on *nodes*."""
     for spares in range(MOST_SPARES):
         waiting = waiting_share(spares, load)
-        yield Choice(spares, waiting, (nodes + spares) / nodes / (1.0 - waiting))
+        yield SpareChoice(spares, waiting, (nodes + spares) / nodes / (1.0 - waiting))
 
 
-def cheapest(nodes: int, load: float) -> Choice:
+def cheapest(nodes: int, load: float) -> SpareChoice:
     """Return the number of spares with the least node time for each of work: one more costs more than it saves."""
-    best: Choice | None = None
+    best: SpareChoice | None = None
     for choice in choices(nodes, load):
         if best is not None and choice.cost >= best.cost:
             return best

@@ -11,7 +11,7 @@ from clustersim.scenarios.commands.application import Settings, app, complete_sc
 from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.explain.run import Run
+    from clustersim.scenarios.explain.run import RealRun
     from clustersim.scenarios.scenario import Scenario
 
 
@@ -71,7 +71,7 @@ def explain(
             say(f"\n{text}")
 
 
-def _report(run: Run, scenario: Scenario | None) -> None:
+def _report(run: RealRun, scenario: Scenario | None) -> None:
     """Print the report on *run*, and on its gap to *scenario* if there is one."""
     from clustersim.scenarios.explain.changes import suggestions
     from clustersim.scenarios.explain.gap import compared

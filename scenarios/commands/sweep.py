@@ -22,7 +22,7 @@ from clustersim.scenarios.commands.terminal import progress
 
 if TYPE_CHECKING:
     from clustersim.scenarios.run.sweep import Sweep
-    from clustersim.scenarios.run.sweep_table import Axis, Row
+    from clustersim.scenarios.run.sweep_table import SweepAxis, SweepRow
     from clustersim.scenarios.scenario import Scenario
 
 
@@ -91,7 +91,9 @@ def _picture(output: Path | None, name: str) -> Path:
     return output.with_name(f"{output.name[: -len(suffix_of(output, SUFFIXES))]}.png")
 
 
-def _swept(scenario: Scenario, axes: tuple[Axis, ...], zipped: bool, jobs: int, on: str, output: Path | None) -> Sweep:
+def _swept(
+    scenario: Scenario, axes: tuple[SweepAxis, ...], zipped: bool, jobs: int, on: str, output: Path | None
+) -> Sweep:
     """Return the sweep of *scenario*. Cut off, it writes the rows that are done beside *output*."""
     from contextlib import closing
 
@@ -99,7 +101,7 @@ def _swept(scenario: Scenario, axes: tuple[Axis, ...], zipped: bool, jobs: int, 
     from clustersim.simulator.reading.errors import ExecutionError
 
     several = list(runs(scenario, axes, zipped, remote=bool(on)))
-    rows: dict[int, Row] = {}
+    rows: dict[int, SweepRow] = {}
     try:
         with (
             progress(f"simulating {len(several)} runs", parts=len(several)) as shown,

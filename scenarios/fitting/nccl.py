@@ -15,8 +15,8 @@ from clustersim.scenarios.fitting.nccl_tests import laid, rows, stages
 from clustersim.scenarios.fitting.robust_fit import (
     FOLDS,
     Fit,
+    FitRow,
     HeldOut,
-    Row,
     Values,
     cross_validated,
     fit_report,
@@ -36,7 +36,7 @@ def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
     return contents(fit, held_out, paths), fit_report(fit, held_out)
 
 
-def staged(rows: Sequence[Row], begin: Values | None = None) -> Fit:
+def staged(rows: Sequence[FitRow], begin: Values | None = None) -> Fit:
     """Return the fit of `stages` to *rows*, each with the values of those before; the search starts at *begin*.
 
     A stage without rows, such as that of GPUs that were not measured, keeps its values. Raises `CalibrationError`

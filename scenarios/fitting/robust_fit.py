@@ -58,7 +58,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class FitRow:
     """The *measured* value, and *predicted*: parameter values -> prediction. Both are above 0 and in one unit.
 
     *groups*: the groups of the report to which the row belongs, such as ``{"data": "sc21", "tp": 8}``. *uses*: the
@@ -86,7 +86,7 @@ class Row:
             self._known[key] = value
         return self._known[key]
 
-    def given(self, fixed: Values) -> Row:
+    def given(self, fixed: Values) -> FitRow:
         """Return the row with the values *fixed* added to those that it is predicted by."""
         if not fixed:
             return self
@@ -137,7 +137,7 @@ class Fit:
     """
 
     parameters: tuple[Parameter, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[FitRow, ...]
     found: dict[str, float]
     covariance: Array
     slopes: Array
@@ -164,7 +164,7 @@ class Fit:
         return model.values(at - np.linalg.pinv(curvature) @ gradient)
 
 
-def least_squares(parameters: Sequence[Parameter], rows: Sequence[Row], begin: Values | None = None) -> Fit:
+def least_squares(parameters: Sequence[Parameter], rows: Sequence[FitRow], begin: Values | None = None) -> Fit:
     """Return the values of *parameters* with the least robust loss of *rows*.
 
     The search starts at *begin*, values of a former fit, or at the starts of the parameters. Raises `CalibrationError`
@@ -186,7 +186,7 @@ class _Model:
     """The residuals of *rows* as functions of a point: the inner numbers of *parameters*."""
 
     parameters: tuple[Parameter, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[FitRow, ...]
 
     def problem(self) -> RobustProblem:
         """The problem that is to be minimised."""
@@ -249,7 +249,7 @@ FOLDS = 5
 class HeldOut:
     """*errors* (n): predicted / measured - 1 of each of *rows*, by a fit without that row."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[FitRow, ...]
     errors: Array
 
     @property
@@ -279,7 +279,7 @@ class HeldOut:
         }
 
 
-def cross_validated(fit: Fit, part_of: Callable[[int, Row], object] = lambda number, _: number % FOLDS) -> HeldOut:
+def cross_validated(fit: Fit, part_of: Callable[[int, FitRow], object] = lambda number, _: number % FOLDS) -> HeldOut:
     """Return the errors of the rows of *fit*, each by a fit without its part; *part_of*: (number, row) -> part.
 
     The fit without a part is one Gauss-Newton step from the whole fit. Its parameters then predict the part's rows in

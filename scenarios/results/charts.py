@@ -13,7 +13,7 @@ from typing import Any
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.memory_need import reserved_memory
 from clustersim.scenarios.results.activation_map import activations_chart, axes_of
-from clustersim.scenarios.results.operator_profile import Profile, Row, bounds, profile
+from clustersim.scenarios.results.operator_profile import OperatorRow, Profile, bounds, profile
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.run_folder import CHARTS, OF_COLLECTIVES, OF_TRAINING, WITHOUT_RUN
 from clustersim.scenarios.results.step_numbers import StepNumbers
@@ -43,11 +43,11 @@ def panels(profile: Profile) -> dict[str, list[Bar]]:
     }
 
 
-def _bars(rows: Mapping[str, Row]) -> list[Bar]:
+def _bars(rows: Mapping[str, OperatorRow]) -> list[Bar]:
     return [Bar(name, row.by_phase, _told(row)) for name, row in rows.items() if row.seconds]
 
 
-def _told(row: Row) -> str:
+def _told(row: OperatorRow) -> str:
     saved = f"; saves {show(row.saved, 'size', 3)}" if row.saved else ""
     bound = bounds(row)
     return f"bound by {bound}{saved}" if bound != "given" else f"given{saved}"
