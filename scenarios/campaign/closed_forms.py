@@ -1,5 +1,6 @@
-"""Closed forms of a campaign: the time between checkpoints that costs least where failures are exponentially
-distributed, and how long a job waits for a spare node, by the birth-death chain of machine repair.
+"""Closed forms of a campaign: the best time between checkpoints, and the wait for a spare node.
+
+Failures are exponentially distributed. The wait follows from the birth-death chain of machine repair.
 
 Notation of Daly 2006 ("A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
 Computer Systems 22): tau is the time of work between two checkpoints, delta the time to write one, R the time to
