@@ -1,5 +1,6 @@
-"""The job of a scenario's campaign: stages from simulated steps, checkpoints from the memory account, failures, also
-from a trace in a CSV file.
+"""The job of a scenario's campaign: stages from simulated steps, checkpoints from the memory account, failures.
+
+Failures are drawn, or read from a trace in a CSV file.
 """
 
 from __future__ import annotations

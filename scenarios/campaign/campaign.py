@@ -1,5 +1,6 @@
-"""Simulation of a campaign: the steps of its phases once each, then many samples of the whole run, each as SimPy
-processes of the job, its failures, and the repair of each node.
+"""Simulation of a campaign: many samples of a whole training run.
+
+The step of each phase is simulated once. A sample has SimPy processes of the job, its failures, and repairs of nodes.
 
 The job trains a segment of steps, writes a checkpoint, and so on. A failure interrupts whatever the job does. The job
 then notices the failure, takes a spare node, restarts, loads the latest complete checkpoint, and goes on from there. A

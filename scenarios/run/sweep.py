@@ -1,5 +1,6 @@
-"""A sweep: the runs of one scenario at each point, executed here, in other processes or on a cluster; and their
-result, as a report, a table, a pandas frame, a file and a chart.
+"""A sweep: the runs of one scenario at each point of its axes, and their result.
+
+Runs are executed here, in other processes or on a cluster. The result is a report, a table, a file and a chart.
 """
 
 from __future__ import annotations
