@@ -1,8 +1,7 @@
 """Calibration of communication: placement of the measured ranks, outcome of the fit, its file and report.
 
-An unknown
-cluster is taken to be a crossbar: its ports have the measured bandwidth and no latency, so all latency is the
-library's.
+An unknown cluster is taken to be a crossbar: its ports have the measured bandwidth and no latency, so all latency is
+the library's.
 
 An unknown cluster is taken to be a crossbar. Its ports have the measured bandwidth and no latency, so all latency is
 the library's.

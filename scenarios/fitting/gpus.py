@@ -1,7 +1,6 @@
 """The fit of GPUs and software stacks: their parameters, rows of layer profiles, and the calibration file.
 
-The
-profiler waits for the GPU after each layer, which adds a constant that is fitted too, but goes to no file
+The profiler waits for the GPU after each layer, which adds a constant that is fitted too, but goes to no file
 (Narayanan et al. 2019, arXiv:1806.03377, section 3.1).
 
 The profiler waits for the GPU after each layer, which adds a constant to each layer's forward and backward pass. The
