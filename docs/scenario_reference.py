@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from clustersim.scenarios.specification.json_schema import json_schema
+from clustersim.scenarios.specification.specification import json_schema
 
 Schema = Mapping[str, Any]
 

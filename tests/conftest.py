@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from clustersim.scenarios.commands import progress
+from clustersim.scenarios.commands import terminal
 
 # no test fails because the machine is busy
 settings.register_profile("unhurried", deadline=None)
@@ -17,7 +17,7 @@ settings.register_profile("short", deadline=None, derandomize=True, database=Non
 settings.load_profile("unhurried")
 
 # what a command prints on stderr does not depend on how long it takes
-progress.LINES = 1e6
+terminal.LINES = 1e6
 
 # a shell starts background processes with interrupts ignored; commands that tests start would inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -78,5 +78,5 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
 @pytest.fixture(autouse=True)
 def first_command() -> Iterator[None]:
     """Forget when commands of earlier tests printed their progress."""
-    progress.Due.restart()
+    terminal.Due.restart()
     yield

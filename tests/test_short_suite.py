@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.scenarios.commands import progress
+from clustersim.scenarios.commands import terminal
 from tests.benchmarks.mutations import Faults, drawn, near
 from tests.benchmarks.processes import ROOT
 from tests.conftest import shorten
@@ -51,8 +51,8 @@ def test_the_short_suite_generates_fewer_examples() -> None:
 
 @pytest.mark.parametrize("command", ["first", "second"])
 def test_a_command_begins_without_the_lines_of_an_earlier_one(command: str) -> None:
-    assert progress.Due.at is None
-    progress.Due.at = 1e9
+    assert terminal.Due.at is None
+    terminal.Due.at = 1e9
 
 
 @pytest.mark.parametrize(

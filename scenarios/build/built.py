@@ -48,7 +48,7 @@ from clustersim.workloads.parallelism._parallelism import is_transformer
 from clustersim.workloads.software_stack import specification as stack_specification
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.build.grid_choice import Choice
+    from clustersim.scenarios.build.grid_choice import GridChoice
     from clustersim.workloads.operators.operator_names import Rule
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class BuiltScenario:
     source: Document
     variants: Mapping[str, Self] = field(default_factory=dict)
     jobs: Mapping[str, Self] = field(default_factory=dict)
-    grid_choice: Choice | None = None
+    grid_choice: GridChoice | None = None
 
     def __repr__(self) -> str:
         described = " ".join(self.specification.description.split())
@@ -231,6 +231,16 @@ class BuiltScenario:
         for accelerator in self._cluster.count(self.derived.devices[: self.derived.ranks]):
             for precision in sorted(precisions):
                 self._check_precision(accelerator, precision, "precision")
+
+    @property
+    def runs(self) -> tuple[Self, ...]:
+        """What is simulated: the variants, or the scenario itself if it has none."""
+        return tuple(self.variants.values()) or (self,)
+
+    def check_trains(self, what: str) -> None:
+        """Raise `ScenarioError` if the scenario measures a collective and therefore has no *what*."""
+        if self.model is None:
+            raise ScenarioError(f"{self.name} measures a collective; it has no {what}")
 
     def _check_products(self, schedule: Schedule) -> None:
         """Check that each device has the precisions of the products that *schedule* runs on it."""

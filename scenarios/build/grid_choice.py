@@ -50,7 +50,7 @@ SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GridChoice:
     """The *grid* that communicates for so many *seconds*, the *best* ones with theirs, and the number of *grids*."""
 
     grid: FourDimensions
@@ -67,7 +67,7 @@ class Choice:
         )
 
 
-def chosen_grid(specification: Specification, cluster: Cluster, document: Document) -> Choice:
+def chosen_grid(specification: Specification, cluster: Cluster, document: Document) -> GridChoice:
     """Return the grid for the scenario of *specification* on *cluster*. Raises `ScenarioError` if there is none."""
     training = specification.training
     assert training is not None
@@ -103,7 +103,7 @@ def chosen_grid(specification: Specification, cluster: Cluster, document: Docume
         raise document.error(("parallelism", "tp"), f"auto: none of the {len(ranked)} grids x, y, z and dp {what}")
     near = [first, *takewhile(lambda one: one[0] <= first[0] * (1 + NEAR), fitting)]
     seconds, grid = max(near, key=lambda one: one[1].data)
-    return Choice(grid, seconds, tuple(ranked[:SHOWN]), len(ranked))
+    return GridChoice(grid, seconds, tuple(ranked[:SHOWN]), len(ranked))
 
 
 def _grids(specification: Specification, model: Transformer, gpus: int) -> Iterator[FourDimensions]:

@@ -1,5 +1,4 @@
-"""The network of a scenario: the library with what its section asks for, on the devices of its ranks; the algorithms,
-and what changes the network from outside.
+"""The network of a scenario: library, algorithms, and what changes it from outside.
 
 Everything that prices or simulates communication of a scenario takes its network from here: runs, estimates of plans,
 sensitivities, planned recomputation, memory and validation.

@@ -1,5 +1,4 @@
-"""Planned activations of a scenario, on the host or computed again: the chain of each stage, the budget of each GPU,
-and the sequences that follow.
+"""Plans which activations of a stage go to the host or are computed again, within the budget of its GPU.
 
 The budget of activations is given, or it is what a GPU has left. What is left depends on the sequences: recomputation
 gathers sharded parameters again, for example. So the first budget assumes that only states are held beside activations;

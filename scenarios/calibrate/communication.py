@@ -1,6 +1,7 @@
-"""Calibration of communication: placement of the measured ranks, outcome of the fit, its file and report. An unknown
-cluster is taken to be a crossbar: its ports have the measured bandwidth and no latency, so all latency is the
-library's.
+"""Calibration of communication: placement of the measured ranks, outcome of the fit, its file and report.
+
+An unknown cluster is taken to be a crossbar: its ports have the measured bandwidth and no latency, so all latency is
+the library's.
 
 An unknown cluster is taken to be a crossbar. Its ports have the measured bandwidth and no latency, so all latency is
 the library's.
@@ -65,7 +66,7 @@ class RankPlacement:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CalibrationOutcome:
     """The *calibrated* parameters of *library*. *section*: the ``cluster:`` of an unknown cluster, else None.
 
     *transport* and *errors* (relative standard errors by dotted key) are as in the file. *disturbed*: rows that took
@@ -80,7 +81,7 @@ class Outcome:
     disturbed: tuple[Measurement, ...] = ()
 
 
-def outcome(measurements: Sequence[Measurement], placement: RankPlacement, library: Transport) -> Outcome:
+def outcome(measurements: Sequence[Measurement], placement: RankPlacement, library: Transport) -> CalibrationOutcome:
     """Fit *library* to *measurements* of ranks at *placement*. Raises `CalibrationError` if they determine nothing."""
     if not measurements:
         raise CalibrationError("nothing was measured")
@@ -88,10 +89,10 @@ def outcome(measurements: Sequence[Measurement], placement: RankPlacement, libra
     return replace(_fitted(kept, placement, library), disturbed=tuple(one for one in measurements if one not in kept))
 
 
-def _fitted(measurements: Sequence[Measurement], placement: RankPlacement, library: Transport) -> Outcome:
+def _fitted(measurements: Sequence[Measurement], placement: RankPlacement, library: Transport) -> CalibrationOutcome:
     if placement.cluster is not None:
         found = calibrate(measurements, placement.cluster, placement.devices, library)
-        return Outcome(library, found, found.transport, None, _errors(found))
+        return CalibrationOutcome(library, found, found.transport, None, _errors(found))
     share = library.efficiency.get(NET, 1.0)
     start = replace(library, efficiency={**library.efficiency, NET: share})
     widest = max(one.busbw for one in measurements) / share
@@ -105,7 +106,7 @@ def _fitted(measurements: Sequence[Measurement], placement: RankPlacement, libra
         "latency": "0 s",
     }
     errors = {"cluster.bandwidth" if key == dotted(WIRE) else key: error for key, error in _errors(found).items()}
-    return Outcome(library, found, replace(found.transport, efficiency=library.efficiency), section, errors)
+    return CalibrationOutcome(library, found, replace(found.transport, efficiency=library.efficiency), section, errors)
 
 
 def dotted(key: tuple[str, Any]) -> str:
@@ -124,7 +125,7 @@ def _errors(found: Calibrated) -> dict[str, float]:
     return {dotted(key): one.error for one in found.parameters for key, _ in one.parameter.entries}
 
 
-def contents(outcome: Outcome, provenance: Mapping[str, Any]) -> dict[str, Any]:
+def contents(outcome: CalibrationOutcome, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of the file for *outcome*, as plain data. *provenance*: how it was measured."""
     library, calibrated = outcome.library, outcome.calibrated
     version = {"library_version": library.version} if library.version else {}
@@ -145,7 +146,7 @@ def contents(outcome: Outcome, provenance: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def worst(outcome: Outcome) -> float:
+def worst(outcome: CalibrationOutcome) -> float:
     """Return the largest relative error of a row, in absolute value."""
     calibrated = outcome.calibrated
     return max(abs(s / m.seconds - 1) for m, s in zip(calibrated.measurements, calibrated.seconds, strict=True))
@@ -189,13 +190,13 @@ POOR = 0.25
 """Median error of a range of sizes from which the fit does not follow it; NCCL's measured sweeps are below 0.1."""
 
 
-def calibration_report(outcome: Outcome) -> str:
+def calibration_report(outcome: CalibrationOutcome) -> str:
     """Return the whole report."""
     sections = [*_tables(outcome), _parameters(outcome), *_crossovers(outcome), _summary(outcome)]
     return "\n\n".join(sections)
 
 
-def how_to_use(outcome: Outcome, output: object, cluster: bool) -> str:
+def how_to_use(outcome: CalibrationOutcome, output: object, cluster: bool) -> str:
     """Return how a scenario takes the file *output*; *cluster*: whether the file has a cluster from an inventory."""
     own = "" if outcome.section is None and not cluster else f"cluster: {{preset: {output}}}"
     lines = [f"next: clustersim run SCENARIO --set network.transport={output}"]
@@ -209,7 +210,7 @@ def how_to_use(outcome: Outcome, output: object, cluster: bool) -> str:
     return "\n".join(lines)
 
 
-def _tables(outcome: Outcome) -> Iterator[str]:
+def _tables(outcome: CalibrationOutcome) -> Iterator[str]:
     found = outcome.calibrated
     rows = list(zip(found.measurements, found.plans, found.seconds, strict=True))
     for kind, ranks in dict.fromkeys((one.kind, one.ranks) for one in found.measurements):
@@ -235,12 +236,12 @@ def _row(one: Measurement, plan: TransferPlan, seconds: float) -> list[str]:
     ]
 
 
-def _parameters(outcome: Outcome) -> str:
+def _parameters(outcome: CalibrationOutcome) -> str:
     rows = [_parameter(outcome, one) for one in outcome.calibrated.parameters]
     return "parameters\n" + indented(table(rows, ["", outcome.library.name, "fitted", "+-"], "lrrr"))
 
 
-def _parameter(outcome: Outcome, one: Fitted) -> list[str]:
+def _parameter(outcome: CalibrationOutcome, one: Fitted) -> list[str]:
     key, more = one.parameter.name, len(one.parameter.entries) - 1
     name = dotted(key)
     error = f"{one.error:.1%}"
@@ -251,7 +252,7 @@ def _parameter(outcome: Outcome, one: Fitted) -> list[str]:
     return [name.removeprefix("transport.") + also, *values, error]
 
 
-def _crossovers(outcome: Outcome) -> Iterator[str]:
+def _crossovers(outcome: CalibrationOutcome) -> Iterator[str]:
     lines = [
         f"{kind}: from {nbytes:.0f} B on {after.algorithm} {after.protocol}, below {before.algorithm} {before.protocol}"
         for kind, nbytes, before, after in outcome.calibrated.crossovers()
@@ -260,7 +261,7 @@ def _crossovers(outcome: Outcome) -> Iterator[str]:
         yield "crossovers\n" + indented("\n".join(lines))
 
 
-def _summary(outcome: Outcome) -> str:
+def _summary(outcome: CalibrationOutcome) -> str:
     fit, rows = outcome.calibrated.fit, outcome.calibrated.measurements
     text = (
         f"{len(rows)} rows: median error {fit.typical_error:.1%}, worst {worst(outcome):.1%};"
@@ -269,7 +270,7 @@ def _summary(outcome: Outcome) -> str:
     return "\n".join([text, *_doubts(outcome)])
 
 
-def _doubts(outcome: Outcome) -> Iterator[str]:
+def _doubts(outcome: CalibrationOutcome) -> Iterator[str]:
     """Yield what makes the fit less sure: rows left out, and other work on the machine while it was measured."""
     left_out = [f"{one.kind} of {one.nbytes:.0f} B ({show(one.seconds, 'time', 3)})" for one in outcome.disturbed]
     if left_out:
@@ -289,7 +290,7 @@ def _doubts(outcome: Outcome) -> Iterator[str]:
     yield from _by_size(outcome)
 
 
-def _by_size(outcome: Outcome) -> Iterator[str]:
+def _by_size(outcome: CalibrationOutcome) -> Iterator[str]:
     """Yield the errors by range of sizes, and which ranges the fit does not follow."""
     rows = zip(outcome.calibrated.measurements, outcome.calibrated.seconds, strict=True)
     sized = [(one.nbytes, abs(seconds / one.seconds - 1)) for one, seconds in rows]

@@ -1,5 +1,6 @@
-"""The job of a scenario's campaign: stages from simulated steps, checkpoints from the memory account, failures, also
-from a trace in a CSV file.
+"""The job of a scenario's campaign: stages from simulated steps, checkpoints from the memory account, failures.
+
+Failures are drawn, or read from a trace in a CSV file.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ AT = ("campaign",)
 
 
 @dataclass(frozen=True)
-class Phase:
+class BuiltPhase:
     """A simulated step of a phase, with the tokens (or samples) of the phase; None: all that are left."""
 
     result: StepNumbers
@@ -103,7 +104,7 @@ def amount(scenario: BuiltScenario) -> float:
     return found
 
 
-def stages(scenario: BuiltScenario, phases: Sequence[Phase]) -> tuple[Stage, ...]:
+def stages(scenario: BuiltScenario, phases: Sequence[BuiltPhase]) -> tuple[Stage, ...]:
     """Return the stages of *phases*, of which the last takes what is left. Raises `ScenarioError` if nothing is."""
     left, found = amount(scenario), []
     for place, phase in enumerate(phases):
@@ -227,7 +228,7 @@ def mtbf(scenario: BuiltScenario, given: Failures) -> float:
     return given.mtbf_per_node / nodes(scenario) if given.mtbf_per_node else inf
 
 
-def job(scenario: BuiltScenario, phases: Sequence[Phase]) -> Job:
+def job(scenario: BuiltScenario, phases: Sequence[BuiltPhase]) -> Job:
     """Return the job of the campaign of *scenario*, whose steps are those of *phases*.
 
     Raises `ScenarioError` where it could not be simulated or would hardly ever end.

@@ -1,5 +1,6 @@
-"""Simulation of a campaign: the steps of its phases once each, then many samples of the whole run, each as SimPy
-processes of the job, its failures, and the repair of each node.
+"""Simulation of a campaign: many samples of a whole training run.
+
+The step of each phase is simulated once. A sample has SimPy processes of the job, its failures, and repairs of nodes.
 
 The job trains a segment of steps, writes a checkpoint, and so on. A failure interrupts whatever the job does. The job
 then notices the failure, takes a spare node, restarts, loads the latest complete checkpoint, and goes on from there. A
@@ -20,7 +21,7 @@ from simpy import Environment, Event, Interrupt
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.campaign import build, closed_forms
-from clustersim.scenarios.campaign.build import Phase
+from clustersim.scenarios.campaign.build import BuiltPhase
 from clustersim.scenarios.campaign.job import LOST, Breakdowns, Job
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.run import running
@@ -244,7 +245,7 @@ class Simulated:
     """A campaign of *scenario*: its *phases*, its *job* and its *samples*."""
 
     scenario: BuiltScenario
-    phases: tuple[Phase, ...]
+    phases: tuple[BuiltPhase, ...]
     job: Job
     samples: tuple[Sample, ...]
 
@@ -333,15 +334,15 @@ def run(
     return Simulated(scenario, phases, job, tuple(samples))
 
 
-def _phases(scenario: BuiltScenario, given: Campaign, watch: Watch | None) -> Iterator[Phase]:
+def _phases(scenario: BuiltScenario, given: Campaign, watch: Watch | None) -> Iterator[BuiltPhase]:
     for place, phase in enumerate(given.schedule):
         changes = {
             "training.global_batch_size": phase.global_batch_size,
             "model.seq_length": phase.seq_length,
         }
         changed = {key: value for key, value in changes.items() if value is not None}
-        yield Phase(_step(scenario.changed(changed, f"campaign.schedule.{place}"), watch), phase.tokens)
-    yield Phase(_step(scenario, watch))
+        yield BuiltPhase(_step(scenario.changed(changed, f"campaign.schedule.{place}"), watch), phase.tokens)
+    yield BuiltPhase(_step(scenario, watch))
 
 
 def _step(scenario: BuiltScenario, watch: Watch | None) -> StepNumbers:

@@ -1,5 +1,6 @@
-"""Closed forms of a campaign: the time between checkpoints that costs least where failures are exponentially
-distributed, and how long a job waits for a spare node, by the birth-death chain of machine repair.
+"""Closed forms of a campaign: the best time between checkpoints, and the wait for a spare node.
+
+Failures are exponentially distributed. The wait follows from the birth-death chain of machine repair.
 
 Notation of Daly 2006 ("A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
 Computer Systems 22): tau is the time of work between two checkpoints, delta the time to write one, R the time to
@@ -83,7 +84,7 @@ def waiting_share(spares: int, load: float) -> float:
     return share
 
 
-class Choice(NamedTuple):
+class SpareChoice(NamedTuple):
     """With so many *spares* the job waits for *waiting* of the time; *cost*: node time paid for each of work."""
 
     spares: int
@@ -91,16 +92,16 @@ class Choice(NamedTuple):
     cost: float
 
 
-def choices(nodes: int, load: float) -> Iterator[Choice]:
+def choices(nodes: int, load: float) -> Iterator[SpareChoice]:
     """Yield the choices from no spare on, for a job on *nodes*."""
     for spares in range(MOST_SPARES):
         waiting = waiting_share(spares, load)
-        yield Choice(spares, waiting, (nodes + spares) / nodes / (1.0 - waiting))
+        yield SpareChoice(spares, waiting, (nodes + spares) / nodes / (1.0 - waiting))
 
 
-def cheapest(nodes: int, load: float) -> Choice:
+def cheapest(nodes: int, load: float) -> SpareChoice:
     """Return the number of spares with the least node time for each of work: one more costs more than it saves."""
-    best: Choice | None = None
+    best: SpareChoice | None = None
     for choice in choices(nodes, load):
         if best is not None and choice.cost >= best.cost:
             return best

@@ -1,10 +1,13 @@
-"""The report of a simulated campaign, and its numbers, as `campaign --json` prints them."""
+"""The report of a simulated campaign, its numbers as `campaign --json` prints them, and its chart."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from clustersim.scenarios.campaign import build, closed_forms
 from clustersim.scenarios.campaign.build import section
@@ -14,6 +17,9 @@ from clustersim.scenarios.cost.cost import SECONDS_PER_DAY, account
 from clustersim.scenarios.results.titles import batch, heading
 from clustersim.simulator.analysis.metrics import TAIL_FROM, percentiles
 from clustersim.simulator.reading.plain_text import figure, indented, table
+
+if TYPE_CHECKING:
+    from clustersim.simulator.charts.campaign import IntervalCosts
 from clustersim.simulator.reading.units import show, show_long
 
 
@@ -267,3 +273,64 @@ def _money(campaign: Simulated) -> str:
     idle = "" if cost and cost.idle_power else "; GPUs that wait take full power: give cost.idle_power"
     known = section(campaign.scenario).failures is not None and paid["energy_mwh"] is not None
     return f"{', '.join(parts)}{idle if known else ''}"
+
+
+POINTS = 200
+"""Points of the curve of costs."""
+
+WIDER = 2.0
+"""How far the curve goes beyond the intervals that are marked, as a factor."""
+
+DRAWN_PERCENTILES = (5, 50, 95)
+"""Percentiles of the time that are drawn."""
+
+
+def draw(campaign: Simulated, path: Path) -> None:
+    """Draw *campaign* to *path*, whose suffix gives the format."""
+    from clustersim.simulator.charts.campaign import DAY, Course, draw_campaign
+
+    job, numbers, scenario = campaign.job, summary(campaign), campaign.scenario
+    whole = sum(sample.seconds for sample in campaign.samples)
+    lost = {CAUSES[cause]: sum(one.lost[cause] for one in campaign.samples) / whole for cause in numbers["lost_s"]}
+    model, shown = scenario.model, _shown(campaign)
+    course = Course(
+        {name: [(time, job.tokens(steps)) for time, steps in one.progress] for name, one in shown.items()},
+        job.tokens(job.steps),
+        "tokens" if model is not None and model.tokens_per_sample else "samples",
+        job.productive,
+        lost,
+        _intervals(campaign),
+        # as the text has them; the curve is of the sample that is nearest
+        {name: days * DAY for name, days in numbers["days_percentiles"].items() if name in shown},
+    )
+    title = (
+        f"{scenario.name} on {scenario.derived.ranks:,} GPUs of {scenario.cluster().name}, "
+        f"{numbers['days']:.4g} days, goodput {numbers['goodput']:.1%}"
+    )
+    draw_campaign(course, path, title=title)
+
+
+def _shown(campaign: Simulated) -> dict[str, Sample]:
+    """Return the samples nearest to percentiles of the time; the one sample if there is no other."""
+    ordered = sorted(campaign.samples, key=lambda sample: sample.seconds)
+    if len(ordered) < len(DRAWN_PERCENTILES):
+        return {"sample": ordered[0]}
+    return {f"p{share}": ordered[round(share / 100 * (len(ordered) - 1))] for share in DRAWN_PERCENTILES}
+
+
+def _intervals(campaign: Simulated) -> IntervalCosts | None:
+    """Return the costs of intervals; those of simulations have everything that the formula leaves out."""
+    from clustersim.simulator.charts.campaign import IntervalCosts
+
+    if not campaign.estimates or not campaign.tried:
+        return None
+    tried = [(tau, [t / campaign.job.productive for t in times]) for tau, times in campaign.tried]
+    marked = [tau for tau, _ in tried] + [tau for tau, _ in campaign.estimates.values()]
+    taus = np.geomspace(min(marked) / WIDER, max(marked) * WIDER, POINTS)
+    curve = [(float(tau), campaign.expected(float(tau))) for tau in taus]
+    highest = 1.2 * max(cost for _, costs in tried for cost in costs)
+    return IntervalCosts(
+        [point for point in curve if point[1] < highest],
+        campaign.estimates,
+        [(tau, fmean(costs), stdev(costs) / len(costs) ** 0.5) for tau, costs in tried],
+    )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import Jobs, Settings
+from clustersim.scenarios.commands.application import Jobs, Settings, app
+from clustersim.scenarios.commands.terminal import progress
 
 if TYPE_CHECKING:
     from clustersim.scenarios.evaluate.evaluation import Evaluation
@@ -60,7 +60,7 @@ def accuracy(
     from dataclasses import replace
     from datetime import date
 
-    from clustersim.scenarios.commands.evaluating import evaluated, print_failures
+    from clustersim.scenarios.commands.runner import evaluated, print_failures
     from clustersim.scenarios.evaluate import comparisons
     from clustersim.scenarios.evaluate.accuracy import page, rows_page
     from clustersim.scenarios.evaluate.layers_and_products import TABLE, layer_classes, products
@@ -118,7 +118,6 @@ def _beside(page: Path) -> Path:
 
 def _refit(jobs: int) -> None:
     """Fit all parameters without each source in turn, and print the files."""
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.scenarios.fitting.left_out import fits_without, refit
 
     with progress("fitting without each source", parts=len(fits_without())) as shown:

@@ -1,9 +1,16 @@
-"""The application, its exit statuses and its commands, whose files are imported when they are called.
+"""The application: exit statuses, commands, and arguments that several commands take.
+
+The file of a command is imported when it is called.
 
 The signature of a command lists its options; therefore some of these functions are over 40 lines long.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -59,3 +66,96 @@ def register(name: str = "") -> None:
         module(f"{__package__}.{MODULES[one]}")
     order = list(MODULES)
     app.registered_commands.sort(key=lambda command: order.index(command.name or command.callback.__name__))  # type: ignore[union-attr]
+
+
+def complete_scenarios(incomplete: str) -> list[str]:
+    """Return the names of shipped scenarios, and the YAML files and folders, that begin with *incomplete*."""
+    from clustersim.scenarios.specification.loading import FOLDERS, shipped
+
+    names = [name for folder in ("", *FOLDERS) for name in shipped(folder) if name.startswith(incomplete)]
+    typed = Path(incomplete)
+    folder, begin = (typed, "") if incomplete.endswith("/") else (typed.parent, typed.name)
+    if not folder.is_dir():
+        return names
+    there = sorted(path for path in folder.iterdir() if path.name.startswith(begin))
+    return [
+        *names,
+        *(str(path) for path in there if path.suffix in (".yaml", ".yml")),
+        *(f"{path}/" for path in there if path.is_dir() and not path.name.startswith(".")),
+    ]
+
+
+Scenarios = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SCENARIO",
+        help="Paths of scenario files, or names of shipped ones.",
+        autocompletion=complete_scenarios,
+    ),
+]
+OneScenario = Annotated[
+    str,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="Path of a scenario file, or the name of a shipped one.",
+        autocompletion=complete_scenarios,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Set a value of the scenario; may be given several times."),
+]
+Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes of this machine that share the runs.")]
+On = Annotated[
+    str, typer.Option("--on", metavar="ADDRESS", help="Dask cluster that executes the runs, e.g. tcp://host:8786.")
+]
+
+
+@contextmanager
+def named_as_options(options: Mapping[str, tuple[str, object]]) -> Iterator[list[str]]:
+    """Yield the settings ``key.path=value`` of the *options* that are given: (option, value) by key.
+
+    An error about one of them names the option in place of the setting.
+    """
+    from clustersim.simulator.reading.errors import ScenarioError
+
+    given = {f"{key}={value}": f"{name} {value}" for key, (name, value) in options.items() if value is not None}
+    try:
+        yield list(given)
+    except ScenarioError as error:
+        text = str(error)
+        for setting, option in given.items():
+            text = text.replace(f"--set {setting}", option)
+        raise ScenarioError(text) from None
+
+
+MOST_RANKS = 1_000_000
+"""Ranks of a simulation at most: the GPUs that a cluster may have."""
+
+
+def numbers(text: str) -> list[int]:
+    """Return the ranks of a text such as ``0,8:16``: single ranks, and ranges without their end, each rank once."""
+    from clustersim.simulator.reading.errors import ScenarioError
+
+    chosen: dict[int, None] = {}
+    for part in text.split(","):
+        first, colon, last = part.partition(":")
+        if not _is_number(first) or (colon and not _is_number(last)):
+            raise ScenarioError(f'--ranks {text[:60]}: "{part[:40]}" is not a rank or a range; write e.g. 0,8:16')
+        end = _number(last) if colon else _number(first) + 1
+        if end > MOST_RANKS:
+            raise ScenarioError(f"--ranks {text[:60]}: a cluster has at most {MOST_RANKS:,} ranks; write e.g. 0,8:16")
+        chosen |= dict.fromkeys(range(_number(first), end))
+    if not chosen:
+        raise ScenarioError(f"--ranks {text}: names no rank; write e.g. 0,8:16")
+    return list(chosen)
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().isascii() and text.strip().isdigit()
+
+
+def _number(text: str) -> int:
+    digits = text.strip().lstrip("0")
+    # Python reads a number of thousands of digits only on request
+    return int(digits or "0") if len(digits) < 20 else 10**20

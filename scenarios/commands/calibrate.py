@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import Settings
+from clustersim.scenarios.commands.application import Settings, app
 
 if TYPE_CHECKING:
     from clustersim.scenarios.calibrate.communication import RankPlacement
@@ -95,14 +94,12 @@ def _read(
     overrides: tuple[str | None, str | None, int | None],
 ) -> None:
     """Fit the measurements in *files* and print the report."""
-    if all(path.suffix == ".csv" for path in files):
-        from clustersim.scenarios.calibrate.table_fit import fit
-
-        print(fit(files, output))
-        return
-    from clustersim.scenarios.calibrate.imported_measurements import Overrides, read
+    from clustersim.scenarios.calibrate.imported_measurements import Overrides, fit_tables, read
     from clustersim.scenarios.scenario import Scenario
 
+    if all(path.suffix == ".csv" for path in files):
+        print(fit_tables(files, output))
+        return
     scenario = Scenario.load(on, options=settings) if on else None
     print(read(files, output, scenario, Overrides(*overrides)))
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import OneScenario, Settings
-from clustersim.scenarios.commands.terminal import say
-
-if TYPE_CHECKING:
-    from clustersim.scenarios.campaign.campaign import Simulated
+from clustersim.scenarios.commands.application import OneScenario, Settings, app
+from clustersim.scenarios.commands.runner import CHART_SUFFIXES, Made, run_each
+from clustersim.scenarios.commands.terminal import progress
 
 
 @app.command()
@@ -28,42 +25,24 @@ def campaign(
     ] = None,
 ) -> None:
     """Simulate a training run over days: failures, checkpoints, spare nodes, cost; draw its progress."""
-    import json
+    from functools import partial
 
     from clustersim.scenarios.campaign.campaign import run
-    from clustersim.scenarios.campaign.report import report, summary
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.campaign.report import draw, report, summary
     from clustersim.scenarios.results.result import check_finite
     from clustersim.scenarios.scenario import Scenario
-    from clustersim.simulator.reading.files import file_stems, suffix_of
+    from clustersim.simulator.reading.files import suffix_of
 
-    if output is not None:
-        suffix_of(output, (".png", ".svg", ".pdf"))
-    loaded = Scenario.load(scenario, options=settings)
-    runs = list(loaded.variants.values()) or [loaded]
-    stems = file_stems([one.name for one in runs])
-    found = []
-    for number, one in enumerate(runs):
+    def make(one: Scenario) -> Made:
         section = one.specification.campaign
         with progress(f"simulating {one.name}", parts=repeats or (section.repeats if section else 0)) as shown:
-            simulated = run(one, repeats, shown, lambda shown=shown: shown.advance())  # type: ignore[misc]
+            simulated = run(one, repeats, shown, shown.advance)
             numbers = summary(simulated)
             check_finite(numbers)
-            found.append(numbers)
-            if as_json:
-                continue
-            shown.begin(f"comparing alternatives of {one.name}")
-            text = report(simulated)
-        say(("\n" if number else "") + text)
-        path = output or Path(f"{stems[one.name]}_campaign.png")
-        _draw(simulated, path if len(runs) == 1 else path.with_name(f"{path.stem}_{stems[one.name]}{path.suffix}"))
-    if as_json:
-        several = {"name": loaded.name, "variants": {one["name"]: one for one in found}}
-        print(json.dumps(several if loaded.variants else found[0], indent=2))
+            if not as_json:
+                shown.begin(f"comparing alternatives of {one.name}")
+            return Made(numbers, "" if as_json else report(simulated), partial(draw, simulated))
 
-
-def _draw(simulated: Simulated, path: Path) -> None:
-    from clustersim.scenarios.campaign.drawing import draw
-
-    draw(simulated, path)
-    print(f"wrote {path}")
+    if output is not None:
+        suffix_of(output, CHART_SUFFIXES)
+    run_each(Scenario.load(scenario, options=settings), make, "campaign", output, as_json)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from clustersim.scenarios.commands.application import BAD_INPUT, app
-from clustersim.scenarios.commands.arguments import Scenarios, Settings
+from clustersim.scenarios.commands.application import BAD_INPUT, Scenarios, Settings, app
 from clustersim.scenarios.commands.terminal import say
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.plain_text import printable
@@ -24,7 +23,7 @@ def check(scenarios: Scenarios, settings: Settings = None) -> int:
     for name in scenarios:
         try:
             scenario = Scenario.load(name, options=settings)
-            for one in scenario.variants.values() or scenario.jobs.values() or [scenario]:
+            for one in (job for run in scenario.runs for job in run.jobs.values() or [run]):
                 say(_line(one, name if one is scenario else f"{name} ({one.name})"))
         except SimulatorError as error:
             say(printable(str(error)), sys.stderr)

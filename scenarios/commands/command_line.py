@@ -64,7 +64,7 @@ def run(arguments: list[str]) -> int:
     """Run the command line *arguments*; return the exit status. Bad input is reported on stderr without a traceback."""
     try:
         from clustersim.scenarios.commands import application
-        from clustersim.scenarios.commands.progress import Due
+        from clustersim.scenarios.commands.terminal import Due
 
         application.register(next((text for text in arguments if not text.startswith("-")), ""))
         Due.restart()

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import Jobs, Settings
+from clustersim.scenarios.commands.application import Jobs, Settings, app
+from clustersim.scenarios.commands.runner import numbered, simulated_by_name
+from clustersim.scenarios.commands.terminal import progress
 
 if TYPE_CHECKING:
     from clustersim.scenarios.campaign.campaign import Simulated
-    from clustersim.scenarios.results.result import Result
-    from clustersim.scenarios.scenario import Scenario
 
 TOO_FEW = "compare needs at least two scenarios, or one with variants"
 
@@ -65,7 +62,6 @@ def _print_campaigns(scenarios: list[str], settings: list[str] | None, repeats: 
     """Print what differs between the campaigns of *scenarios*, and their numbers side by side."""
     from clustersim.scenarios.campaign.campaign import run
     from clustersim.scenarios.campaign.report import side_by_side
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.scenarios.results.result_kinds import differences
     from clustersim.scenarios.scenario import Scenario
     from clustersim.simulator.reading import plain_text
@@ -73,57 +69,14 @@ def _print_campaigns(scenarios: list[str], settings: list[str] | None, repeats: 
     from clustersim.simulator.schedule.gc_paused import gc_paused
 
     loaded = [Scenario.load(name, options=settings) for name in scenarios]
-    runs = [one for scenario in loaded for one in (scenario.variants.values() or [scenario])]
+    runs = [one for scenario in loaded for one in scenario.runs]
     if len(runs) < 2:
         raise ScenarioError(TOO_FEW)
-    found: dict[str, Simulated] = {}
+    made: list[tuple[str, Simulated]] = []
     with progress(f"simulating {len(runs)} campaigns", parts=len(runs)) as shown, gc_paused():
         for one in runs:
-            number = sum(other.partition(" #")[0] == one.name for other in found) + 1
-            found[one.name if number == 1 else f"{one.name} #{number}"] = run(one, repeats, shown)
+            made.append((one.name, run(one, repeats, shown)))
             shown.advance()
+    found = numbered(made)
     steps = {name: one.phases[-1].result for name, one in found.items()}
     print(f"{plain_text.table(differences(steps), ['', *found], 'l')}\n\n{side_by_side(found)}")
-
-
-def simulated_by_name(scenarios: list[str], settings: list[str] | None, jobs: int) -> dict[str, Result]:
-    """Return the results by name, one for each variant; equal names are numbered."""
-    from clustersim.scenarios.commands.evaluating import print_warnings
-    from clustersim.scenarios.results.result_kinds import VariantsResult
-    from clustersim.scenarios.scenario import Scenario
-
-    loaded = [Scenario.load(name, options=settings) for name in scenarios]
-    runs = [run for scenario in loaded for run in (scenario.variants.values() or [scenario])]
-    ended = iter(_simulated(runs, jobs))
-    results: dict[str, Result] = {}
-    for given, scenario in zip(scenarios, loaded, strict=True):
-        several = {name: next(ended) for name in scenario.variants or [scenario.name]}
-        if not settings:
-            whole = VariantsResult(scenario, several) if scenario.variants else several[scenario.name]
-            print_warnings(given, whole)
-        for name, one in several.items():
-            number = sum(other.partition(" #")[0] == name for other in results) + 1
-            results[name if number == 1 else f"{name} #{number}"] = one
-    return results
-
-
-def _simulated(runs: Sequence[Scenario], jobs: int) -> list[Result]:
-    """Return the result of each of *runs*. Raises the error of the first that fails."""
-    from contextlib import closing
-
-    from clustersim.scenarios.commands.progress import progress
-    from clustersim.scenarios.run.execution import execute
-    from clustersim.scenarios.run.processes import Failure
-    from clustersim.scenarios.scenario import Scenario
-
-    results: dict[int, Result] = {}
-    with progress(f"simulating {len(runs)} runs", parts=len(runs)) as shown:
-        # another process cannot tell how far its simulation is
-        function = Scenario.run if jobs > 1 else partial(Scenario.run, watch=shown)
-        with closing(execute([(function, run) for run in runs], jobs)) as ended:
-            for index, outcome in ended:
-                if isinstance(outcome, Failure):
-                    raise outcome.error()
-                results[index] = outcome
-                shown.advance()
-    return [results[index] for index in range(len(runs))]

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import Settings, complete_scenarios
+from clustersim.scenarios.commands.application import Settings, app, complete_scenarios
 from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.explain.run import Run
+    from clustersim.scenarios.explain.run import RealRun
     from clustersim.scenarios.scenario import Scenario
 
 
@@ -72,7 +71,7 @@ def explain(
             say(f"\n{text}")
 
 
-def _report(run: Run, scenario: Scenario | None) -> None:
+def _report(run: RealRun, scenario: Scenario | None) -> None:
     """Print the report on *run*, and on its gap to *scenario* if there is one."""
     from clustersim.scenarios.explain.changes import suggestions
     from clustersim.scenarios.explain.gap import compared

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import OneScenario, Settings
-from clustersim.scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import OneScenario, Settings, app
+from clustersim.scenarios.commands.terminal import progress, say
 
 if TYPE_CHECKING:
     from clustersim.scenarios.scenario import Scenario
@@ -47,7 +46,6 @@ def export(
     settings: Settings = None,
 ) -> None:
     """Write a scenario as launch files, a pipeline order, traces or a topology for other programs."""
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.scenarios.exchange.export import exporter, write
     from clustersim.scenarios.scenario import Scenario
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import Settings
+from clustersim.scenarios.commands.application import Settings, app
 from clustersim.scenarios.commands.terminal import say
 
 if TYPE_CHECKING:

@@ -115,7 +115,7 @@ def made(kind: str) -> list[str]:
 
         return table([[name, f"{kg:g} kg/kWh"] for name, kg in regions().items()], align="lr").splitlines()
     if kind == "accounts":
-        from clustersim.scenarios.cost.accounts import accounts_table
+        from clustersim.scenarios.cost.cost import accounts_table
 
         return accounts_table().splitlines()
     if kind in ROWS:

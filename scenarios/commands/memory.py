@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import Settings, named_as_options
+from clustersim.scenarios.commands.application import Settings, app, named_as_options
 from clustersim.scenarios.commands.terminal import say
 
 

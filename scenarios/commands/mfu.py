@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import Settings, named_as_options
-from clustersim.scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import Settings, app, named_as_options
+from clustersim.scenarios.commands.runner import print_answer
 
 
 @app.command()
@@ -27,8 +26,6 @@ def mfu(
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON, and nothing else.")] = False,
 ) -> None:
     """Give MFU, HFU, TFLOP/s, tokens/s and days from a logged step time, by the formulas of `run`."""
-    import json
-
     from clustersim.scenarios.estimates import logged_step, machine
     from clustersim.simulator.reading.errors import ScenarioError
     from clustersim.simulator.reading.units import parse
@@ -46,7 +43,4 @@ def mfu(
     }
     with named_as_options(options) as given:
         found = logged_step(model, machine(cluster, nodes, gpus), seconds, batch, tokens, [*given, *(settings or [])])
-    if as_json:
-        print(json.dumps(found.summary(), indent=2))
-    else:
-        say(found.report())
+    print_answer(found, as_json)

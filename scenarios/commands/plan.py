@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.scenarios.commands.application import InterruptedRunError, app
-from clustersim.scenarios.commands.arguments import Settings
-from clustersim.scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import Settings, app
+from clustersim.scenarios.commands.runner import interruptible, print_answer
+from clustersim.scenarios.commands.terminal import progress
 
 if TYPE_CHECKING:
     from clustersim.scenarios.scenario import Scenario
@@ -63,7 +62,6 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")] = False,
 ) -> None:
     """Find the best way to train: degrees, schedule, micro-batch, recomputation, sharding, with reasons."""
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.simulator.reading.errors import ScenarioError
 
     options = {
@@ -81,14 +79,14 @@ def plan(
     if largest is not None and days is not None:
         raise ScenarioError("--largest and --days are two questions; give one")
     kept = f"; the same command goes on from {output}" if output else "; with -o DIR a plan can go on"
-    try:
-        with progress(f"planning {loaded.name}") as shown:
-            if largest is not None or days is not None:
-                _ask(loaded, largest, days, jobs, shown, as_json)
-            else:
-                _plan(loaded, jobs, on, output, shown, as_json)
-    except KeyboardInterrupt:
-        raise InterruptedRunError(f"{loaded.name} was not planned to its end{kept}") from None
+    with (
+        interruptible(f"{loaded.name} was not planned to its end{kept}"),
+        progress(f"planning {loaded.name}") as shown,
+    ):
+        if largest is not None or days is not None:
+            _ask(loaded, largest, days, jobs, shown, as_json)
+        else:
+            _plan(loaded, jobs, on, output, shown, as_json)
 
 
 def _settings(options: dict[str, Any], tokens: str | None, seed: int | None) -> list[str]:
@@ -142,10 +140,7 @@ def _ask(loaded: Scenario, what: str | None, days: float | None, jobs: int, show
             f"--largest {what}: must be {listed(KEYS)}" + (f"; {hint}" if (hint := near(what, KEYS)) else "")
         )
     found = largest(loaded, what, jobs, shown) if what is not None else fewest(loaded, days or 0.0, jobs, shown)
-    if as_json:
-        print(json.dumps(found.summary(), indent=2))
-    else:
-        say(found.report())
+    print_answer(found, as_json)
 
 
 def _plan(loaded: Scenario, jobs: int, on: str, output: Path | None, shown: Watch, as_json: bool) -> None:
@@ -158,10 +153,9 @@ def _plan(loaded: Scenario, jobs: int, on: str, output: Path | None, shown: Watc
     if output is not None:
         shown.begin(f"writing {output}")
         paths = list(write(found, output))
+    print_answer(found, as_json)
     if as_json:
-        print(json.dumps(found.summary(), indent=2))
         return
-    say(found.report())
     for path in paths:
         print(f"wrote {path}")
     if output is not None:

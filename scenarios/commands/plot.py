@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import OneScenario, Settings, numbers
+from clustersim.scenarios.commands.application import OneScenario, Settings, app, numbers
+from clustersim.scenarios.commands.terminal import progress
 from clustersim.scenarios.results.run_folder import CHARTS, WITHOUT_RUN
 
 
@@ -26,8 +26,7 @@ def plot(
     settings: Settings = None,
 ) -> None:
     """Draw a scenario, or a directory that run wrote, which is simulated again, as a chart."""
-    from clustersim.scenarios.commands.evaluating import print_warnings
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.runner import CHART_SUFFIXES, print_warnings
     from clustersim.scenarios.results.charts import check, draw_result, files_of
     from clustersim.scenarios.scenario import Scenario
     from clustersim.simulator.reading.errors import ScenarioError
@@ -35,7 +34,7 @@ def plot(
     from clustersim.simulator.reading.validation import listed
 
     if output is not None:
-        suffix_of(output, (".png", ".svg", ".pdf"))
+        suffix_of(output, CHART_SUFFIXES)
     if chart in WITHOUT_RUN:
         _draw_activations(scenario, settings, over, output)
         return
@@ -66,18 +65,16 @@ def plot(
 
 def _draw_activations(scenario: str, settings: list[str] | None, over: list[str] | None, output: Path | None) -> None:
     """Draw the map of activations of *scenario*, or of each of its variants."""
-    from clustersim.scenarios.build.explanation import check_trains
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.scenarios.results.activation_map import activations_chart, axes_of
     from clustersim.scenarios.scenario import Scenario
     from clustersim.simulator.charts import figures as charts
     from clustersim.simulator.reading.files import file_stems
 
     loaded = Scenario.load(scenario, options=settings)
-    several = list(loaded.variants.values()) or [loaded]
+    several = loaded.runs
     stems = file_stems([one.name for one in several])
     for one in several:
-        check_trains(one, "activations")
+        one.check_trains("activations")
         axes = axes_of(one, over or ())
         with progress(f"activations of {one.name}"):
             figure = activations_chart(one, axes)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import Jobs, Settings
+from clustersim.scenarios.commands.application import Jobs, Settings, app
+from clustersim.scenarios.commands.terminal import progress
 
 
 @app.command()
@@ -24,8 +24,7 @@ def report(
     jobs: Jobs = 1,
 ) -> None:
     """Write one HTML page of runs that works offline. Directories that run wrote are simulated again."""
-    from clustersim.scenarios.commands.compare import simulated_by_name
-    from clustersim.scenarios.commands.progress import progress
+    from clustersim.scenarios.commands.runner import simulated_by_name
     from clustersim.scenarios.report import page
     from clustersim.scenarios.report.found import sorted_out
     from clustersim.simulator.reading.files import check_writable, suffix_of

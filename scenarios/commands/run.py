@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import InterruptedRunError, app
-from clustersim.scenarios.commands.arguments import Jobs, Scenarios, Settings, numbers
-from clustersim.scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import Jobs, Scenarios, Settings, app, numbers
+from clustersim.scenarios.commands.runner import (
+    DOES_NOT_FIT,
+    MISSED,
+    interruptible,
+    print_evaluations,
+    print_one_or_list,
+)
+from clustersim.scenarios.commands.terminal import progress, say
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.commands.progress import Progress
+    from clustersim.scenarios.commands.terminal import Progress
     from clustersim.scenarios.results.result import Result
     from clustersim.scenarios.scenario import Scenario
     from clustersim.simulator.analysis.timeline import Timeline
@@ -95,8 +100,6 @@ def run(
         loaded = [Scenario.of_model(model, cluster, nodes, batch, tokens, named) for model in scenarios]
     several = len(loaded) > 1 or any(scenario.variants for scenario in loaded)
     if check and several and output is None and name is None and trace is None and spans is None:
-        from clustersim.scenarios.commands.evaluating import print_evaluations
-
         return print_evaluations(loaded, jobs, as_json, strict_memory)
     return _run_each(loaded, files, as_json, check, strict_memory)
 
@@ -132,10 +135,6 @@ class _Files:
 
 def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool, strict_memory: bool) -> int:
     """Run, report and write each scenario; return the exit status."""
-    import json
-
-    from clustersim.scenarios.commands.evaluating import DOES_NOT_FIT, MISSED
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.scenarios.results.expectations import held, text
     from clustersim.scenarios.results.result import check_finite
     from clustersim.scenarios.run.running import simulations
@@ -146,7 +145,7 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
     for number, scenario in enumerate(loaded, 1):
         place = f" ({number} of {len(loaded)})" if len(loaded) > 1 else ""
         with (
-            _interruptible(f"{scenario.name} was not simulated to its end; nothing of it was written"),
+            interruptible(f"{scenario.name} was not simulated to its end; nothing of it was written"),
             progress(f"simulating {scenario.name}{place}", files.ranks, simulations(scenario)) as shown,
             gc_paused(),
         ):
@@ -165,17 +164,8 @@ def _run_each(loaded: list[Scenario], files: _Files, as_json: bool, check: bool,
         status = max(status, MISSED if any(not one.met for one in outcome) else 0)
         status = max(status, DOES_NOT_FIT if strict_memory and not result.fits else 0)
     if as_json:
-        print(json.dumps(summaries[0] if len(summaries) == 1 else summaries, indent=2))
+        print_one_or_list(summaries)
     return status
-
-
-@contextmanager
-def _interruptible(missing: str) -> Iterator[None]:
-    """Raise `InterruptedRunError`, which says what is *missing*, if the user interrupts what is done inside."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise InterruptedRunError(missing) from None
 
 
 def _report(scenario: Scenario, result: Result, shown: Progress) -> str:
@@ -219,11 +209,10 @@ def _write(result: Result, target: Path, numbered: bool, files: _Files) -> None:
 
     *numbered*: take another name if it exists.
     """
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.scenarios.results.result_files import MOST_SPANS, count, leaves_out_spans, write
     from clustersim.scenarios.results.run_folder import written_into
 
-    with _interruptible(f"{target} was not written"), progress("writing") as shown:
+    with interruptible(f"{target} was not written"), progress("writing") as shown:
         shown.begin(f"writing {target}", count(result))
         paths, removed = written_into(
             target, lambda folder: write(result, folder, files.ranks, shown.advance), numbered=numbered
@@ -243,7 +232,6 @@ def _write(result: Result, target: Path, numbered: bool, files: _Files) -> None:
 
 def _write_timelines(result: Result, files: _Files, runs: int) -> None:
     """Write traces and tables of spans of *result*, one of *runs* results, as far as they were asked for."""
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.simulator.traces import perfetto_and_chrome, span_table
 
     with progress("writing") as shown:

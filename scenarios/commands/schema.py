@@ -32,7 +32,7 @@ def schema(
 
 def for_editors() -> dict[str, Any]:
     """Return the JSON schema that is printed: of a file before presets are merged, with Hugging Face's keys."""
-    from clustersim.scenarios.specification.json_schema import json_schema, with_aliases
+    from clustersim.scenarios.specification.specification import json_schema, with_aliases
 
     return for_files(with_aliases(json_schema()))
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import OneScenario, Settings
-from clustersim.scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import OneScenario, Settings, app
+from clustersim.scenarios.commands.runner import CHART_SUFFIXES, Made, run_each
+from clustersim.scenarios.commands.terminal import progress
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.commands.progress import Progress
+    from clustersim.scenarios.commands.terminal import Progress
     from clustersim.scenarios.scenario import Scenario
     from clustersim.scenarios.search.sensitivity import Found
 
@@ -30,34 +30,26 @@ def sensitivity(
     ] = None,
 ) -> None:
     """Simulate a step with each parameter changed: elasticities, a tornado chart, and what would help most."""
-    import json
+    from functools import partial
 
-    from clustersim.scenarios.build.explanation import check_trains
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.scenarios.results.result import check_finite
     from clustersim.scenarios.scenario import Scenario
     from clustersim.scenarios.search.sensitivity import report, summary
-    from clustersim.simulator.reading.files import file_stems, suffix_of
+    from clustersim.simulator.reading.files import suffix_of
 
-    if output is not None:
-        suffix_of(output, (".png", ".svg", ".pdf"))
-    loaded = Scenario.load(scenario, options=settings)
-    runs = list(loaded.variants.values()) or [loaded]
-    for one in runs:
-        check_trains(one, "sensitivity")
-    stems, numbers = file_stems([one.name for one in runs]), []
-    for place, one in enumerate(runs):
+    def make(one: Scenario) -> Made:
         with progress(f"simulating {one.name} with each parameter changed") as shown:
             found = _found(one, samples, shown)
-            numbers.append(summary(found))
-        check_finite(numbers[-1])
-        if not as_json:
-            say(("\n" if place else "") + report(found))
-            path = output or Path(f"{stems[one.name]}_sensitivity.png")
-            _draw(found, path if len(runs) == 1 else path.with_name(f"{path.stem}_{stems[one.name]}{path.suffix}"))
-    if as_json:
-        several = {"name": loaded.name, "variants": {one["name"]: one for one in numbers}}
-        print(json.dumps(several if loaded.variants else numbers[0], indent=2))
+            numbers = summary(found)
+        check_finite(numbers)
+        return Made(numbers, "" if as_json else report(found), partial(_draw, found))
+
+    if output is not None:
+        suffix_of(output, CHART_SUFFIXES)
+    loaded = Scenario.load(scenario, options=settings)
+    for one in loaded.runs:
+        one.check_trains("sensitivity")
+    run_each(loaded, make, "sensitivity", output, as_json)
 
 
 def _found(scenario: Scenario, samples: int, shown: Progress) -> Found:
@@ -89,4 +81,3 @@ def _draw(found: Found, path: Path) -> None:
         "each parameter halved and doubled"
     )
     draw_tornado(found.relative, path, title=title, what="step time")
-    print(f"wrote {path}")

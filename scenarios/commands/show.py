@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import OneScenario, Settings
-from clustersim.scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import OneScenario, Settings, app
+from clustersim.scenarios.commands.runner import print_json
+from clustersim.scenarios.commands.terminal import progress, say
 
 if TYPE_CHECKING:
     from clustersim.scenarios.results.operator_profile import Profile
@@ -41,7 +41,7 @@ def show(
         return
     what = what or "derived"
     from clustersim.scenarios.build import explanation
-    from clustersim.scenarios.build.recompute_view import recompute_text
+    from clustersim.scenarios.build.explanation import recompute_text
     from clustersim.scenarios.scenario import Scenario
     from clustersim.scenarios.search.parallelism_advice import advice
     from clustersim.simulator.reading.errors import ScenarioError
@@ -70,7 +70,7 @@ def show(
     if as_json:
         _print_numbers(loaded)
         return
-    for one in loaded.variants.values() or [loaded]:
+    for one in loaded.runs:
         if loaded.variants:
             print(f"# {one.name}")
         say(views[what](one))
@@ -78,12 +78,10 @@ def show(
 
 def _constants(as_json: bool) -> None:
     """Print the constants that measurements inform."""
-    import json
-
     from clustersim.scenarios.fitting import provenance
 
     if as_json:
-        print(json.dumps(provenance.as_json(), indent=2))
+        print_json(provenance.as_json())
     else:
         say(provenance.constants_text())
 
@@ -102,27 +100,21 @@ def _topologies(scenario: str, settings: list[str] | None) -> None:
 
 def _software(scenario: Scenario) -> str:
     """Simulate *scenario* with each software stack that it may have, and return the table."""
-    from functools import partial
-
-    from clustersim.scenarios.commands.progress import progress
-    from clustersim.scenarios.results.software_stacks import comparison, stacks
-    from clustersim.scenarios.run.running import run
+    from clustersim.scenarios.run.running import comparison_of_stacks, stacks
     from clustersim.simulator.schedule.gc_paused import gc_paused
 
     with progress(f"simulating {scenario.name}", parts=len(stacks(scenario))) as watch, gc_paused():
-        return comparison(scenario, partial(run, watch=watch))
+        return comparison_of_stacks(scenario, watch)
 
 
 def _critical(scenario: Scenario) -> str:
     """Simulate *scenario* and return its critical path as text."""
-    from clustersim.scenarios.build.explanation import check_trains
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.scenarios.run.running import simulated
     from clustersim.simulator.analysis.critical_path import critical_path, slack
     from clustersim.simulator.analysis.critical_path_tables import lines, tables
     from clustersim.simulator.schedule.gc_paused import gc_paused
 
-    check_trains(scenario, "critical path")
+    scenario.check_trains("critical path")
     with progress(f"simulating {scenario.name}") as watch, gc_paused():
         timeline = simulated(scenario, scenario.schedule(), watch)
         path = critical_path(timeline)
@@ -138,21 +130,17 @@ def _operators(scenario: Scenario) -> str:
 
 def _print_numbers(scenario: Scenario) -> None:
     """Print the operators of *scenario*, or of each of its variants, as JSON."""
-    import json
-
     from clustersim.scenarios.results.operator_profile import summary
 
-    found = [summary(_profile(one)) for one in scenario.variants.values() or [scenario]]
-    print(json.dumps(found if scenario.variants else found[0], indent=2))
+    found = [summary(_profile(one)) for one in scenario.runs]
+    print_json(found if scenario.variants else found[0])
 
 
 def _profile(scenario: Scenario) -> Profile:
-    from clustersim.scenarios.build.explanation import check_trains
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.scenarios.results.operator_profile import profile
     from clustersim.scenarios.run.running import simulated
     from clustersim.simulator.schedule.gc_paused import gc_paused
 
-    check_trains(scenario, "operators")
+    scenario.check_trains("operators")
     with progress(f"simulating {scenario.name}") as watch, gc_paused():
         return profile(scenario, simulated(scenario, scenario.schedule(), watch))

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import BAD_INPUT, InterruptedRunError, app
-from clustersim.scenarios.commands.arguments import Jobs, On, OneScenario, Settings
-from clustersim.scenarios.commands.terminal import say
+from clustersim.scenarios.commands.application import (
+    BAD_INPUT,
+    InterruptedRunError,
+    Jobs,
+    On,
+    OneScenario,
+    Settings,
+    app,
+)
+from clustersim.scenarios.commands.runner import print_answer
+from clustersim.scenarios.commands.terminal import progress
 
 if TYPE_CHECKING:
     from clustersim.scenarios.run.sweep import Sweep
-    from clustersim.scenarios.run.sweep_table import Axis, Row
+    from clustersim.scenarios.run.sweep_table import SweepAxis, SweepRow
     from clustersim.scenarios.scenario import Scenario
 
 
@@ -64,10 +71,7 @@ def sweep(
     result = _swept(loaded, chosen, zipped, jobs, on, output)
     if output is not None:
         result.write(output)
-    if as_json:
-        print(json.dumps(result.summary(), indent=2))
-    else:
-        say(result.report())
+    print_answer(result, as_json)
     told = [output] if output is not None else []
     if drawn is not None:
         result.plot(picture, drawn.x, drawn.y, drawn.hue)
@@ -87,16 +91,17 @@ def _picture(output: Path | None, name: str) -> Path:
     return output.with_name(f"{output.name[: -len(suffix_of(output, SUFFIXES))]}.png")
 
 
-def _swept(scenario: Scenario, axes: tuple[Axis, ...], zipped: bool, jobs: int, on: str, output: Path | None) -> Sweep:
+def _swept(
+    scenario: Scenario, axes: tuple[SweepAxis, ...], zipped: bool, jobs: int, on: str, output: Path | None
+) -> Sweep:
     """Return the sweep of *scenario*. Cut off, it writes the rows that are done beside *output*."""
     from contextlib import closing
 
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.scenarios.run.sweep import Sweep, executed, runs
     from clustersim.simulator.reading.errors import ExecutionError
 
     several = list(runs(scenario, axes, zipped, remote=bool(on)))
-    rows: dict[int, Row] = {}
+    rows: dict[int, SweepRow] = {}
     try:
         with (
             progress(f"simulating {len(several)} runs", parts=len(several)) as shown,

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
-from clustersim.scenarios.commands.arguments import OneScenario, Settings
+from clustersim.scenarios.commands.application import OneScenario, Settings, app
+from clustersim.scenarios.commands.runner import print_of_runs
+from clustersim.scenarios.commands.terminal import progress
 
 if TYPE_CHECKING:
     from clustersim.scenarios.evaluate.validation import ReplayOptions, Validation
@@ -67,7 +68,7 @@ def validate(
         done.append(validation)
         _tell(validation, loaded, folder if output or not as_json else None, quietly=as_json)
     if as_json:
-        _print_json(done, loaded)
+        print_of_runs(loaded, [one.summary() for one in done])
     elif folder not in (output, own):
         print(f"{own} holds another run and stays as it is")
 
@@ -82,14 +83,6 @@ def _tell(validation: Validation, scenario: Scenario, folder: Path | None, *, qu
         print(validation_report(validation))
     for path in write(validation, folder, scenario.name if scenario.variants else "") if folder else ():
         print(f"wrote {path}", file=sys.stderr if quietly else sys.stdout)
-
-
-def _print_json(done: list[Validation], scenario: Scenario) -> None:
-    import json
-
-    summaries = {validation.scenario.name: validation.summary() for validation in done}
-    whole = {"name": scenario.name, "variants": summaries} if scenario.variants else summaries[scenario.name]
-    print(json.dumps(whole, indent=2))
 
 
 def _hold(value: str, choices: tuple[str, ...], option: str) -> None:
@@ -114,13 +107,12 @@ def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
     """Yield the scenario, or its variants, on *ranks* ranks if given."""
     from clustersim.scenarios.evaluate.validation import resized
 
-    for one in scenario.variants.values() or (scenario,):
+    for one in scenario.runs:
         yield one if ranks is None else resized(one, ranks)
 
 
 def _validated(scenario: Scenario, options: ReplayOptions, testbed: bool, folder: Path) -> Validation | None:
     """Return the validation; what a replay measured before it failed is written into *folder*."""
-    from clustersim.scenarios.commands.progress import progress
     from clustersim.scenarios.evaluate.validation import validate as replayed
     from clustersim.scenarios.evaluate.validation import with_spans_kept
     from clustersim.simulator.replay.replay import BrokenReplayError

@@ -174,7 +174,7 @@ def evaluate(
         (number, (_measured, (replace(run), refit)))
         for number, scenario in enumerate(scenarios)
         for refit in (None, *filter(None, [(refits or {}).get(scenario.name)]))
-        for run in (scenario.variants.values() or (scenario,))
+        for run in scenario.runs
     ]
     outcomes: dict[int, Measured | Failure] = {}
     with closing(execute([run for _, run in runs], jobs)) as ended:

@@ -1,5 +1,6 @@
-"""Measured times of single layers and matrix products beside the times priced by shape. The layers were measured on a
-V100 (PipeDream).
+"""Measured times of single layers and matrix products beside the times priced by shape.
+
+The layers were measured on a V100 (PipeDream).
 """
 
 from __future__ import annotations

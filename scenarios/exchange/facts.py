@@ -1,19 +1,22 @@
 """What the imported files say of one training run: facts by key, each with the place where it stands.
 
 Keys are those of a scenario (``training.precision``), and those of `RUN`, from which keys of a scenario follow (the
-number of GPUs, gradient accumulation, epochs).
+number of GPUs, gradient accumulation, epochs). The scenario that follows is written as YAML with the place of each
+value beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clustersim.scenarios.exchange.source_file import SourceFile
 from clustersim.simulator.reading.document import Path, Position
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.simulator.reading.plain_text import written
+from clustersim.simulator.reading.plain_text import printable, written
 
 RUN: Mapping[str, str] = {
     "run.program": "the training program",
@@ -157,3 +160,41 @@ def _short(value: Any) -> str:
 def path_of(key: str) -> Path:
     """Return the path of a dotted *key* of a scenario."""
     return tuple(key.split("."))
+
+
+_WORD = re.compile(r"[A-Za-z_.][\w./+-]*( [\w./+-]+)*")
+_RESERVED = ("true", "false", "null", "yes", "no", "on", "off", "y", "n", ".inf", ".nan")
+
+
+def yaml_with_sources(data: Mapping[str, Any], sources: Mapping[tuple[str, ...], str], heading: Sequence[str]) -> str:
+    """Return *data* as YAML with a comment from *sources* on each value, below the lines of *heading*."""
+    lines = [f"# {printable(one)}".rstrip() for text in heading for one in text.splitlines() or [""]]
+    for number, (key, value) in enumerate(data.items()):
+        lines += [""] if number != 1 else []
+        lines += _lines((key,), value, sources)
+    return "\n".join(lines) + "\n"
+
+
+def _lines(path: tuple[str, ...], value: Any, sources: Mapping[tuple[str, ...], str]) -> Iterator[str]:
+    indent = "  " * (len(path) - 1)
+    if isinstance(value, dict) and value and path not in sources:
+        yield f"{indent}{path[-1]}:"
+        for key, inner in value.items():
+            yield from _lines((*path, key), inner, sources)
+        return
+    line = f"{indent}{path[-1]}: {scalar(value)}"
+    source = printable(" ".join(sources.get(path, "").split()))
+    yield f"{line}   # {source}" if source else line
+
+
+def scalar(value: Any) -> str:
+    """Return *value* as YAML on one line.
+
+    >>> scalar("1f1b"), scalar("no"), scalar([1, 2]), scalar({"kind": "ib_ndr"}), scalar(0.1)
+    ('"1f1b"', '"no"', '[1, 2]', '{"kind": "ib_ndr"}', '0.1')
+    """
+    if isinstance(value, str) and _WORD.fullmatch(value) and value.lower() not in _RESERVED:
+        return value
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return json.dumps(value, ensure_ascii=False)

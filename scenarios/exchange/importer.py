@@ -23,8 +23,7 @@ from clustersim import topologies
 from clustersim.scenarios.build.schedule import model_share
 from clustersim.scenarios.defaults import defaults
 from clustersim.scenarios.exchange import run_size
-from clustersim.scenarios.exchange.commented_yaml import yaml_with_sources
-from clustersim.scenarios.exchange.facts import Fact, Facts
+from clustersim.scenarios.exchange.facts import Fact, Facts, yaml_with_sources
 from clustersim.scenarios.exchange.run_size import Options
 from clustersim.scenarios.exchange.source_file import opened
 from clustersim.scenarios.exchange.torchtitan_keys import SINGLE, V_SHAPED

@@ -12,10 +12,16 @@ from statistics import median
 from typing import Any
 
 from clustersim.scenarios.calibrate import communication, device
-from clustersim.scenarios.calibrate.communication import Outcome, RankPlacement, calibration_report, how_to_use, outcome
+from clustersim.scenarios.calibrate.communication import (
+    CalibrationOutcome,
+    RankPlacement,
+    calibration_report,
+    how_to_use,
+    outcome,
+)
 from clustersim.scenarios.explain.communications import sizes
 from clustersim.scenarios.explain.pieces_of_work import COPY, PHASES, Piece
-from clustersim.scenarios.explain.run import Run
+from clustersim.scenarios.explain.run import RealRun
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.analysis.metrics import BUS_FACTOR
 from clustersim.simulator.hardware.kernel import BYTES
@@ -37,7 +43,7 @@ LEAST_LAUNCH = 1e-7
 """Seconds of the host for a kernel at least. A trace with one kernel says nothing of it."""
 
 
-def write(run: Run, scenario: Scenario | None, path: Path) -> str:
+def write(run: RealRun, scenario: Scenario | None, path: Path) -> str:
     """Write the calibration of *run* to *path*, and return its report. The ranks are on the cluster of *scenario*.
 
     Raises `CalibrationError` if the traces have neither matrix products with shapes nor collectives with sizes.
@@ -73,7 +79,7 @@ def _joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return {**one, **other, **both}
 
 
-def measured_device(run: Run) -> DeviceMeasurements | None:
+def measured_device(run: RealRun) -> DeviceMeasurements | None:
     """Return the device of *run* as its kernels measure it; None without matrix products with shapes."""
     pieces = [piece for trace in run.traces for piece in trace.measured() if piece.part in PHASES]
     products = tuple(
@@ -105,7 +111,7 @@ def _medians(pieces: list[Piece], key: Callable[[Piece], Any]) -> dict[Any, floa
     return {of: median(times) for of, times in found.items()}
 
 
-def launch(run: Run) -> float:
+def launch(run: RealRun) -> float:
     """Return the median time of the host from one launch to the next, s; from one operator to the next without GPU."""
     gaps = []
     for trace in run.traces:
@@ -118,7 +124,7 @@ def launch(run: Run) -> float:
     return max(median(gaps) if gaps else 0.0, LEAST_LAUNCH)
 
 
-def _network(run: Run, scenario: Scenario | None) -> Outcome | None:
+def _network(run: RealRun, scenario: Scenario | None) -> CalibrationOutcome | None:
     """Return the transport as the communications of *run* measure it; None if their sizes are not known."""
     rows = list(_measurements(run))
     if not rows:
@@ -137,7 +143,7 @@ def _network(run: Run, scenario: Scenario | None) -> Outcome | None:
     return outcome(rows, placement, transport("nccl" if run.on_gpu else "gloo", placement.cluster))
 
 
-def _measurements(run: Run) -> Iterator[Measurement]:
+def _measurements(run: RealRun) -> Iterator[Measurement]:
     """Yield the communications of *run* with known sizes. Their groups are taken as the first ranks."""
     for one in sizes(run.traces) if len(run.traces) > 1 else ():
         call = one.call

@@ -31,7 +31,7 @@ LEAST_CAUSE = 0.01
 HOST_REMEDY = "the host ahead of the GPU (torch.compile, CUDA graphs, a larger micro-batch)"
 
 
-class Fault(NamedTuple):
+class ProgramFault(NamedTuple):
     """Causes of one *kind* in a scenario; *remedy*: what takes them away.
 
     *values* by dotted key; *slower*: seconds of a step by which computation on a rank is longer; *bandwidth*: factor on
@@ -76,7 +76,7 @@ def suggestions(scenario: BuiltScenario, timeline: Timeline, found: Gap) -> Sugg
     return Suggestions(measured, tuple(replace(one, step_time=seconds) for seconds, one in best), beyond)
 
 
-def _faults(causes: Sequence[Cause], ranks: Sequence[int]) -> Iterator[Fault]:
+def _faults(causes: Sequence[Cause], ranks: Sequence[int]) -> Iterator[ProgramFault]:
     """Yield *causes* as changes of a scenario on *ranks*, one for each kind that a scenario can express."""
     by_kind: dict[str, list[Cause]] = {}
     for cause in causes:
@@ -85,23 +85,27 @@ def _faults(causes: Sequence[Cause], ranks: Sequence[int]) -> Iterator[Fault]:
         seconds, first = sum(cause.seconds for cause in several), several[0]
         everywhere = dict.fromkeys(ranks, seconds)
         if kind == "late_rank":
-            yield Fault(kind, f"rank {first.subject} as fast as the others", slower={int(first.subject): seconds})
+            yield ProgramFault(
+                kind, f"rank {first.subject} as fast as the others", slower={int(first.subject): seconds}
+            )
         elif kind == "kernels":
-            yield Fault(kind, "kernels as fast as priced", slower=everywhere)
+            yield ProgramFault(kind, "kernels as fast as priced", slower=everywhere)
         elif kind == "launch_bound":
-            yield Fault(kind, HOST_REMEDY, slower=everywhere)
+            yield ProgramFault(kind, HOST_REMEDY, slower=everywhere)
         elif kind == "missing_overlap":
-            yield Fault(kind, f"{first.subject} overlapped with computation", {"parallelism.data.overlap": False})
+            yield ProgramFault(
+                kind, f"{first.subject} overlapped with computation", {"parallelism.data.overlap": False}
+            )
         elif kind == "other_sizes":
             real, simulated = (show(nbytes, "size", 4) for nbytes in (first.measured, first.simulated))
-            yield Fault(kind, f"buckets of {simulated} in place of {real}", {"parallelism.data.bucket": real})
+            yield ProgramFault(kind, f"buckets of {simulated} in place of {real}", {"parallelism.data.bucket": real})
         elif kind == "slow_collectives" and all(cause.measured > 0 for cause in several):
             factor = sum(cause.simulated for cause in several) / sum(cause.measured for cause in several)
             names = " and ".join(cause.subject for cause in several)
-            yield Fault(kind, f"{names} as fast as simulated", bandwidth=factor)
+            yield ProgramFault(kind, f"{names} as fast as simulated", bandwidth=factor)
 
 
-def _possible(scenario: BuiltScenario, fault: Fault) -> bool:
+def _possible(scenario: BuiltScenario, fault: ProgramFault) -> bool:
     """True if *scenario* can be built with *fault*."""
     try:
         scenario.changed(fault.values, fault.remedy)
@@ -110,17 +114,17 @@ def _possible(scenario: BuiltScenario, fault: Fault) -> bool:
     return fault.bandwidth > 0
 
 
-def _as_measured(scenario: BuiltScenario, faults: Sequence[Fault]) -> BuiltScenario:
+def _as_measured(scenario: BuiltScenario, faults: Sequence[ProgramFault]) -> BuiltScenario:
     values = {key: value for fault in faults for key, value in fault.values.items()}
     return scenario.changed(values, "the run as measured")
 
 
-def _step_time(scenario: BuiltScenario, timeline: Timeline, faults: Sequence[Fault]) -> float:
+def _step_time(scenario: BuiltScenario, timeline: Timeline, faults: Sequence[ProgramFault]) -> float:
     """Return the simulated step time of *scenario* with *faults*, s."""
     return _machine(_as_measured(scenario, faults), timeline, faults).step_time()
 
 
-def _machine(scenario: BuiltScenario, timeline: Timeline, faults: Sequence[Fault]) -> VariedMachine:
+def _machine(scenario: BuiltScenario, timeline: Timeline, faults: Sequence[ProgramFault]) -> VariedMachine:
     base = machine(scenario)
     slow = dict(base.variation.stragglers)
     for rank in timeline.gpu_ranks:
@@ -142,7 +146,9 @@ def computing(timeline: Timeline, rank: int) -> float:
     return max(float((own.end - own.begin)[computes].sum()) / timeline.steps_run, 1e-12)
 
 
-def _of_keys(scenario: BuiltScenario, timeline: Timeline, faults: Sequence[Fault]) -> Iterator[tuple[float, Change]]:
+def _of_keys(
+    scenario: BuiltScenario, timeline: Timeline, faults: Sequence[ProgramFault]
+) -> Iterator[tuple[float, Change]]:
     """Yield changes of the configuration of the scenario as measured, each with its step time (s)."""
     measured = _as_measured(scenario, faults)
     for change in with_needs(measured, of_configuration(measured)):

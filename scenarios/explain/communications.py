@@ -1,5 +1,6 @@
-"""Communications of a step by kind and size: calls, time, bus bandwidth, waits, overlap with computation. A
-communication ends on all ranks together, and transfers when the last has come: that one has the shortest duration,
+"""Communications of a step by kind and size: calls, time, bus bandwidth, waits, overlap with computation.
+
+A communication ends on all ranks together, and transfers when the last has come: that one has the shortest duration,
 and each other rank waited for as long as its own exceeds that. No clocks are compared.
 
 A communication ends on all ranks together, and it transfers when the last rank has come. So the rank with the shortest

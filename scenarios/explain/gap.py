@@ -13,14 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clustersim.scenarios.build.explanation import check_trains
-from clustersim.scenarios.explain.breakdown import DEPENDENCY, GAPS, breakdown, mean
+from clustersim.scenarios.explain.breakdown import DEPENDENCY, GAPS, WAITS, Late, Noise, breakdown, latest, mean
 from clustersim.scenarios.explain.communications import MESSAGES, Overlap, Size, family, large, overlaps, sizes
 from clustersim.scenarios.explain.kernels import by_layer, longest
-from clustersim.scenarios.explain.lateness import WAITS, Late, Noise, latest
 from clustersim.scenarios.explain.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING
 from clustersim.scenarios.explain.rank_trace import RankTrace, simulated
-from clustersim.scenarios.explain.run import Run
+from clustersim.scenarios.explain.run import RealRun
 from clustersim.scenarios.run.running import simulated as simulate
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.analysis.timeline import Timeline
@@ -105,7 +103,7 @@ class Gap:
         return cause.seconds - (0.0 if cause.kind in STRUCTURAL else self.spread)
 
 
-def gap(run: Run, simulated: Sequence[RankTrace], gpu: Accelerator | None = None) -> Gap:
+def gap(run: RealRun, simulated: Sequence[RankTrace], gpu: Accelerator | None = None) -> Gap:
     """Return the gap of *run* to the *simulated* traces of the same ranks; *gpu* prices single kernels."""
     expected = {trace.rank: breakdown(trace) for trace in simulated}
     step = sum(trace.step_time for trace in simulated) / len(simulated)
@@ -147,7 +145,7 @@ def _noise(late: Late, noise: Noise) -> Iterator[Cause]:
 
 
 def _differences(
-    run: Run,
+    run: RealRun,
     simulated: Sequence[RankTrace],
     ranks: Sequence[int],
     real: Parts,
@@ -173,7 +171,7 @@ def _differences(
     yield Cause("waits", more(WAITING, DEPENDENCY), "waits for other ranks and streams: pipeline bubble, late partners")
 
 
-def _phases(run: Run, real: Parts, should: Parts) -> list[tuple[str, ...]]:
+def _phases(run: RealRun, real: Parts, should: Parts) -> list[tuple[str, ...]]:
     """Return the parts of computation that are compared: each phase, or all together if only one side divides it.
 
     Without a GPU, computation includes the work of the host between its operators.
@@ -213,7 +211,7 @@ def _with_kernels(cause: Cause, above: Sequence[tuple[str, str, float]]) -> Caus
 
 
 def _communication(
-    run: Run, simulated: Sequence[RankTrace], ranks: Sequence[int], kind: str, extra: float
+    run: RealRun, simulated: Sequence[RankTrace], ranks: Sequence[int], kind: str, extra: float
 ) -> Iterator[Cause]:
     """Yield the causes of *extra* exposed seconds of a *kind* of communication."""
     real = _mean_overlap([trace for trace in run.traces if trace.rank in ranks], kind)
@@ -255,7 +253,7 @@ def other_sizes(real: Sequence[RankTrace], simulated: Sequence[RankTrace], kind:
     return Cause("other_sizes", 0.0, text, kind, *means)
 
 
-def compared(run: Run, scenario: Scenario) -> tuple[Timeline, Gap]:
+def compared(run: RealRun, scenario: Scenario) -> tuple[Timeline, Gap]:
     """Simulate *scenario*; return its timeline, and the gap of *run* to it.
 
     Raises `ScenarioError` for a scenario without a training step, `TraceError` if the run has other ranks.
@@ -263,7 +261,7 @@ def compared(run: Run, scenario: Scenario) -> tuple[Timeline, Gap]:
     if scenario.variants:
         names = ", ".join(list(scenario.variants)[:8])
         raise TraceError(f"{scenario.name} has variants ({names}); compare the run with a scenario that has none")
-    check_trains(scenario, "explain")
+    scenario.check_trains("explain")
     timeline = simulate(scenario, scenario.schedule())
     ranks = len(timeline.gpu_ranks)
     if run.world_size != ranks:

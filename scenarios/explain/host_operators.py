@@ -31,7 +31,7 @@ FRAMES = (*HOST_OPERATORS, "user_annotation", "python_function")
 """Categories of events on threads of the host; older versions write them with capitals, which `trace_file` lowers."""
 
 
-class Context(NamedTuple):
+class HostContext(NamedTuple):
     """Where in the program a moment of a host thread lies. *op*: the innermost operator.
 
     *shape* and *precision*: of its matrix product. *call*: the event that issues a communication. *nbytes*: what an
@@ -52,20 +52,20 @@ def frames(file: TraceFile) -> list[Event]:
     return [event for event in file.events if event.category in FRAMES]
 
 
-def contexts(events: Iterable[Event], moments: Sequence[Event]) -> list[Context]:
+def contexts(events: Iterable[Event], moments: Sequence[Event]) -> list[HostContext]:
     """Return the context of each of *moments*, events on threads of the host; *events* nest on each thread."""
     by_thread: dict[tuple[str, str], list[tuple[float, float, int, Event]]] = defaultdict(list)
     for event in events:
         by_thread[event.process, event.thread].append((event.begin, -event.duration, -1, event))
     for place, moment in enumerate(moments):
         by_thread[moment.process, moment.thread].append((moment.begin, 0.0, place, moment))
-    found = [Context()] * len(moments)
+    found = [HostContext()] * len(moments)
     for row in by_thread.values():
-        stack: list[tuple[float, Context]] = []
+        stack: list[tuple[float, HostContext]] = []
         for begin, _, place, event in sorted(row, key=lambda one: one[:3]):
             while stack and stack[-1][0] <= begin and not (place < 0 and event.duration == 0.0):
                 stack.pop()
-            around = stack[-1][1] if stack else Context()
+            around = stack[-1][1] if stack else HostContext()
             if place >= 0:
                 found[place] = around
             else:
@@ -73,7 +73,7 @@ def contexts(events: Iterable[Event], moments: Sequence[Event]) -> list[Context]
     return found
 
 
-def inside(around: Context, event: Event) -> Context:
+def inside(around: HostContext, event: Event) -> HostContext:
     """Return the context inside *event*, which itself lies in *around*."""
     name = event.name
     if name.startswith(BACKWARD):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clustersim.scenarios.explain import pieces_of_work
-from clustersim.scenarios.explain.host_operators import LOADER, Context, contexts, frames, operators
+from clustersim.scenarios.explain.host_operators import LOADER, HostContext, contexts, frames, operators
 from clustersim.scenarios.explain.pieces_of_work import COPY, HOST, LOADING, Call, Piece
 from clustersim.scenarios.explain.trace_file import Event, TraceFile, read
 from clustersim.simulator.analysis.timeline import Timeline
@@ -29,7 +29,7 @@ from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, 
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 
 
-class Step(NamedTuple):
+class RealStep(NamedTuple):
     """The training step of that *number*, from *begin* to *end* (s)."""
 
     number: int
@@ -42,18 +42,18 @@ class Step(NamedTuple):
         return self.end - self.begin
 
 
-def marked(file: TraceFile) -> list[Step]:
+def marked(file: TraceFile) -> list[RealStep]:
     """Return the steps that the profiler marked on the host."""
-    found: dict[int, Step] = {}
+    found: dict[int, RealStep] = {}
     for event in file.events:
         named = _STEP.match(event.name)
         if named and event.category in ("user_annotation", "cpu_op", "operator", "user annotation", ""):
             number = int(named.group(1)[:12])
-            found[number] = Step(number, event.begin, event.end)
+            found[number] = RealStep(number, event.begin, event.end)
     return sorted(found.values(), key=lambda step: step.begin)
 
 
-def on_gpu(pieces: Sequence[Piece], ranges: Sequence[Step]) -> list[Step]:
+def on_gpu(pieces: Sequence[Piece], ranges: Sequence[RealStep]) -> list[RealStep]:
     """Return the steps of the GPU: each ends with the last kernel that the host launched in it.
 
     Of several the first is left out: when it began on the GPU is not known.
@@ -66,11 +66,11 @@ def on_gpu(pieces: Sequence[Piece], ranges: Sequence[Step]) -> list[Step]:
             begins[step.number] = min(piece.begin for piece in mine)
     numbers = list(ends)
     if len(numbers) == 1:
-        return [Step(numbers[0], begins[numbers[0]], ends[numbers[0]])]
-    return [Step(now, ends[before], ends[now]) for before, now in pairwise(numbers)]
+        return [RealStep(numbers[0], begins[numbers[0]], ends[numbers[0]])]
+    return [RealStep(now, ends[before], ends[now]) for before, now in pairwise(numbers)]
 
 
-def after_backward(pieces: Sequence[Piece], steps: Sequence[Step]) -> tuple[Piece, ...]:
+def after_backward(pieces: Sequence[Piece], steps: Sequence[RealStep]) -> tuple[Piece, ...]:
     """Return *pieces* where what follows the last backward kernel of a step belongs to the optimizer."""
     last = {}
     for step in steps:
@@ -79,7 +79,7 @@ def after_backward(pieces: Sequence[Piece], steps: Sequence[Step]) -> tuple[Piec
     return tuple(piece._replace(part="optimizer") if _follows(piece, last) else piece for piece in pieces)
 
 
-def _follows(piece: Piece, last: Mapping[Step, float]) -> bool:
+def _follows(piece: Piece, last: Mapping[RealStep, float]) -> bool:
     """True if *piece* seems to be of the forward pass but comes after the *last* backward kernel of its step."""
     return piece.part == "forward" and any(end < piece.begin < step.end for step, end in last.items())
 
@@ -106,7 +106,7 @@ class RankTrace:
     device: str
     on_gpu: bool
     pieces: tuple[Piece, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[RealStep, ...]
     marked: bool = True
     origin: float = 0.0
     own_end: float = inf
@@ -133,7 +133,7 @@ def rank_trace(path: Path) -> RankTrace:
     ordered = sorted([*pieces, *_loading(file)], key=lambda piece: piece.begin)
     ranges = marked(file)
     found = on_gpu(ordered, ranges) if kernels else ranges
-    whole = (Step(0, ordered[0].begin, max(piece.end for piece in ordered)),)
+    whole = (RealStep(0, ordered[0].begin, max(piece.end for piece in ordered)),)
     measured = tuple(step for step in found or whole if step.end > step.begin)
     if not measured:
         raise TraceError(f"{path}: its steps have no duration")
@@ -187,14 +187,14 @@ def _kernels(file: TraceFile, kernels: Sequence[Event], launches: dict[int, Even
     calls = [launches.get(next(_correlation(kernel), -1)) for kernel in kernels]
     known = [one for one in calls if one is not None]
     around = dict(zip(map(id, known), contexts(frames(file), known), strict=True))
-    nothing = Context(phase="compute")
+    nothing = HostContext(phase="compute")
     return [
         _kernel(kernel, launched, around[id(launched)] if launched else nothing, world)
         for kernel, launched in zip(kernels, calls, strict=True)
     ]
 
 
-def _kernel(event: Event, launched: Event | None, context: Context, world: int) -> Piece:
+def _kernel(event: Event, launched: Event | None, context: HostContext, world: int) -> Piece:
     kind, call, part = pieces_of_work.kernel_kind(event.name), None, context.phase
     action = event.args.get("action")
     if isinstance(action, str) and (found := _ACTION.match(action)):
@@ -249,7 +249,7 @@ def simulated(timeline: Timeline, ranks: Sequence[int]) -> list[RankTrace]:
     begin, end = timeline.window
     width = (end - begin) / timeline.steps_measured
     steps = tuple(
-        Step(n, begin + n * width, begin + (n + 1) * width) for n in range(max(1, round(timeline.steps_measured)))
+        RealStep(n, begin + n * width, begin + (n + 1) * width) for n in range(max(1, round(timeline.steps_measured)))
     )
     return [
         RankTrace(

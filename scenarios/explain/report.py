@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from clustersim.scenarios.explain.breakdown import busy, parts_in_order, stretches
+from clustersim.scenarios.explain.breakdown import Noise, busy, parts_in_order, stretches
 from clustersim.scenarios.explain.changes import Suggestions, suggestions
 from clustersim.scenarios.explain.communications import Size, like, sizes
 from clustersim.scenarios.explain.gap import Gap, compared
 from clustersim.scenarios.explain.kernels import Kernels, by_class, longest, title
-from clustersim.scenarios.explain.lateness import Noise
 from clustersim.scenarios.explain.pieces_of_work import HOST, PHASES
-from clustersim.scenarios.explain.run import Run
+from clustersim.scenarios.explain.run import RealRun
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.reading.plain_text import indented, table
@@ -36,7 +35,7 @@ MEANINGS = {
 """Parts in words; a phase is named by itself, and any other part is an exposed kind of communication."""
 
 
-def run_report(run: Run, gpu: Accelerator | None = None, simulated: Sequence[Size] = ()) -> str:
+def run_report(run: RealRun, gpu: Accelerator | None = None, simulated: Sequence[Size] = ()) -> str:
     """Return the report on *run* by itself; *gpu* prices its matrix products, *simulated* communications are beside."""
     sections = [_head(run), "time of a step\n" + indented(_parts(run)), _launch_bound(run), _late(run)]
     kernels = longest(run.traces, gpu)[:MOST_ROWS]
@@ -48,7 +47,7 @@ def run_report(run: Run, gpu: Accelerator | None = None, simulated: Sequence[Siz
     return "\n\n".join(section for section in sections if section)
 
 
-def _head(run: Run) -> str:
+def _head(run: RealRun) -> str:
     steps = [step.seconds for trace in run.traces for step in trace.steps]
     ranks, first = len(run.traces), run.traces[0]
     what = f"{ranks} of {run.world_size} ranks" if ranks < run.world_size else f"{ranks} rank{'s' * (ranks > 1)}"
@@ -60,7 +59,7 @@ def _head(run: Run) -> str:
     return "\n".join([*lines, *_notes(run)])
 
 
-def _notes(run: Run) -> Iterator[str]:
+def _notes(run: RealRun) -> Iterator[str]:
     """Yield what the traces do not say."""
     first = run.traces[0]
     if not first.marked:
@@ -74,7 +73,7 @@ def _notes(run: Run) -> Iterator[str]:
         yield "note: with one rank, waits for late ranks cannot be told from transfers; give the traces of all ranks"
 
 
-def _parts(run: Run) -> str:
+def _parts(run: RealRun) -> str:
     rows = []
     for part in parts_in_order(run.parts):
         if run.parts[part] <= 0:
@@ -98,7 +97,7 @@ def _percent(seconds: float, of: float) -> str:
     return f"{seconds / of:.1%}"
 
 
-def _late(run: Run) -> str:
+def _late(run: RealRun) -> str:
     late = run.late
     if late is None:
         return ""
@@ -121,7 +120,7 @@ def _late(run: Run) -> str:
     )
 
 
-def _launch_bound(run: Run) -> str:
+def _launch_bound(run: RealRun) -> str:
     """Return where the GPU of the rank that waits most for its host does so; empty if it hardly waits."""
     rank = max(run.breakdowns, key=lambda one: run.breakdowns[one].get(HOST, 0.0))
     waits = run.breakdowns[rank].get(HOST, 0.0)
@@ -146,7 +145,7 @@ def _kernels(rows: Sequence[Kernels]) -> str:
     return table(cells, ["", "phase", "a step", "each", "in all", *(["of price"] if priced else [])], "llr")
 
 
-def _classes(run: Run) -> str:
+def _classes(run: RealRun) -> str:
     seconds = by_class(run.traces)
     total = sum(seconds.values())
     return "  of computation: " + ", ".join(f"{name} {one / total:.0%}" for name, one in seconds.items() if one)
@@ -208,7 +207,7 @@ def suggestions_report(found: Suggestions) -> str:
     return "\n".join(lines)
 
 
-def summary(run: Run, scenario: Scenario | None) -> dict[str, Any]:
+def summary(run: RealRun, scenario: Scenario | None) -> dict[str, Any]:
     """Return the numbers as `explain --json` prints them; times in s, bytes, bytes/s."""
     found = {
         "ranks": len(run.traces),
@@ -237,7 +236,7 @@ def _size(one: Size) -> dict[str, Any]:
     return {**call, "transfer_s": one.seconds, "wait_s": one.waited, "busbw": one.busbw}
 
 
-def _late_numbers(run: Run) -> dict[str, Any] | None:
+def _late_numbers(run: RealRun) -> dict[str, Any] | None:
     late = run.late
     if late is None:
         return None
@@ -246,7 +245,7 @@ def _late_numbers(run: Run) -> dict[str, Any] | None:
     return {**told, "steady_s": noise.steady(late), "noise_s": noise.most}
 
 
-def _gap_numbers(run: Run, scenario: Scenario) -> dict[str, Any]:
+def _gap_numbers(run: RealRun, scenario: Scenario) -> dict[str, Any]:
     timeline, gap = compared(run, scenario)
     better = suggestions(scenario, timeline, gap)
     first = gap.first

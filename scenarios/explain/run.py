@@ -8,9 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from statistics import median, stdev
 
-from clustersim.scenarios.explain.breakdown import breakdown, mean
+from clustersim.scenarios.explain.breakdown import Late, breakdown, latest, mean
 from clustersim.scenarios.explain.communications import with_waits
-from clustersim.scenarios.explain.lateness import Late, latest
 from clustersim.scenarios.explain.rank_trace import RankTrace, rank_trace
 from clustersim.simulator.reading.errors import TraceError
 
@@ -22,7 +21,7 @@ SUFFIXES = (".json", ".json.gz", ".trace", ".gz")
 
 
 @dataclass(frozen=True)
-class Run:
+class RealRun:
     """The *traces* of ranks of one run, with the waits of their communications, by rank.
 
     *unusual*: the numbers of the steps that are left out, since they were longer than the others.
@@ -69,7 +68,7 @@ class Run:
         return self.traces[0].on_gpu
 
 
-def run_of(paths: Sequence[Path], fastest: int | None = None) -> Run:
+def run_of(paths: Sequence[Path], fastest: int | None = None) -> RealRun:
     """Return the run of the traces at *paths*, files or folders of files; of its steps only the *fastest* if given.
 
     Raises `TraceError`.
@@ -87,7 +86,7 @@ def run_of(paths: Sequence[Path], fastest: int | None = None) -> Run:
     unusual = _unusual(common) if fastest is None else _slower(common, fastest)
     if unusual:
         common = {rank: _without(trace, unusual) for rank, trace in common.items()}
-    return Run(tuple(with_waits([common[rank] for rank in sorted(common)])), unusual)
+    return RealRun(tuple(with_waits([common[rank] for rank in sorted(common)])), unusual)
 
 
 def _with_common_window(traces: dict[int, RankTrace]) -> dict[int, RankTrace]:

@@ -1,5 +1,6 @@
-"""The fit of GPUs and software stacks: their parameters, rows of layer profiles, and the calibration file. The
-profiler waits for the GPU after each layer, which adds a constant that is fitted too, but goes to no file
+"""The fit of GPUs and software stacks: their parameters, rows of layer profiles, and the calibration file.
+
+The profiler waits for the GPU after each layer, which adds a constant that is fitted too, but goes to no file
 (Narayanan et al. 2019, arXiv:1806.03377, section 3.1).
 
 The profiler waits for the GPU after each layer, which adds a constant to each layer's forward and backward pass. The
@@ -18,9 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.scenarios.fitting import published_runs
-from clustersim.scenarios.fitting.fit_report import FOLDS, HeldOut, cross_validated, fit_report
 from clustersim.scenarios.fitting.published_runs import landed
-from clustersim.scenarios.fitting.robust_fit import Fit, Parameter, Row, Values, least_squares
+from clustersim.scenarios.fitting.robust_fit import (
+    FOLDS,
+    Fit,
+    FitRow,
+    HeldOut,
+    Parameter,
+    Values,
+    cross_validated,
+    fit_report,
+    least_squares,
+)
 from clustersim.scenarios.results.uncertainty import Extent, calibrated_range, joined
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.schedule.ops import Compute
@@ -165,7 +175,7 @@ class _Layers:
     kernels: tuple[Kernel, ...]
 
 
-def profile_rows(file: Path) -> list[Row]:
+def profile_rows(file: Path) -> list[FitRow]:
     """Return a row for each model, class of layers and direction in *file*."""
     return list(_profile_rows(file))
 
@@ -181,7 +191,7 @@ def profiled_range() -> dict[str, Extent]:
     return calibrated_range(Compute(name="", kernels=own) for own in kernels)
 
 
-def _profile_rows(file: Path) -> Iterator[Row]:
+def _profile_rows(file: Path) -> Iterator[FitRow]:
     with file.open(newline="") as opened:
         lines = [line for line in csv.DictReader(opened) if line["model"] in BATCHES]
     for name in BATCHES:
@@ -192,7 +202,9 @@ def _profile_rows(file: Path) -> Iterator[Row]:
                 layers = _Layers(len(own), seconds, _kernels(name, operator, phase))
                 groups = {"data": file.stem, "model": name, "class": operator.__name__, "phase": phase}
                 uses = frozenset(p.name for p in PROFILE_PARAMETERS if p.lands or p.name.endswith(phase))
-                yield Row(f"{name} {operator.__name__} {phase}", seconds, _predicted(layers, phase), groups, uses, 0.1)
+                yield FitRow(
+                    f"{name} {operator.__name__} {phase}", seconds, _predicted(layers, phase), groups, uses, 0.1
+                )
 
 
 def _operator(line: Mapping[str, str]) -> str:
@@ -223,7 +235,7 @@ def _predicted(layers: _Layers, phase: str) -> Callable[[Values], float]:
 
 
 PROFILES = "layer_profiles_v100"
-"""The stem of the file of profiles; all other files are those of `published.PUBLICATIONS`."""
+"""The stem of the file of profiles; all other files are those of `published_runs.PUBLICATIONS`."""
 
 
 def takes(path: Path) -> bool:
@@ -246,7 +258,7 @@ def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
     return contents(fit, held_out, paths), fit_report(fit, held_out)
 
 
-def rows_of(path: Path) -> list[Row]:
+def rows_of(path: Path) -> list[FitRow]:
     """Return the rows of *path*. Rows on V100 determine nothing of a software stack: the A100's, which are more, do."""
     if path.stem == PROFILES:
         return profile_rows(path)

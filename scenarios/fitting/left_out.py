@@ -21,7 +21,7 @@ from clustersim.scenarios.fitting import gpus, nccl, nccl_tests
 from clustersim.scenarios.fitting import gpus as profiles
 from clustersim.scenarios.fitting.gpus import A100_PARAMETERS, V100_PARAMETERS
 from clustersim.scenarios.fitting.provenance import source_of, source_of_table
-from clustersim.scenarios.fitting.robust_fit import Parameter, Row, least_squares
+from clustersim.scenarios.fitting.robust_fit import FitRow, Parameter, least_squares
 from clustersim.scenarios.results.uncertainty import FITS
 from clustersim.scenarios.run.execution import execute
 from clustersim.scenarios.run.processes import Failure
@@ -198,13 +198,13 @@ def _written_nccl(outcomes: Mapping[tuple[str, ...], Mapping[str, float]]) -> It
 
 
 def _without(
-    source: str, parameters: Sequence[Parameter], rows: Sequence[Row], begin: Mapping[str, float]
+    source: str, parameters: Sequence[Parameter], rows: Sequence[FitRow], begin: Mapping[str, float]
 ) -> dict[str, float]:
     """Return the values of *parameters* by the rows of other sources than *source*."""
     return _by_rows(parameters, [row for row in rows if source_of_table(str(row.groups["data"])) != source], begin)
 
 
-def _by_rows(parameters: Sequence[Parameter], others: Sequence[Row], begin: Mapping[str, float]) -> dict[str, float]:
+def _by_rows(parameters: Sequence[Parameter], others: Sequence[FitRow], begin: Mapping[str, float]) -> dict[str, float]:
     """Return the values of *parameters* by the rows *others*. Where none informs one, it has the geometric mean of its
     family, or its start if none informs these either.
     """

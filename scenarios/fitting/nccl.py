@@ -10,10 +10,18 @@ from typing import Any
 
 from scipy.linalg import block_diag
 
-from clustersim.scenarios.fitting.fit_report import FOLDS, HeldOut, cross_validated, fit_report
 from clustersim.scenarios.fitting.nccl_generations import LANDS
 from clustersim.scenarios.fitting.nccl_tests import laid, rows, stages
-from clustersim.scenarios.fitting.robust_fit import Fit, Row, Values, least_squares
+from clustersim.scenarios.fitting.robust_fit import (
+    FOLDS,
+    Fit,
+    FitRow,
+    HeldOut,
+    Values,
+    cross_validated,
+    fit_report,
+    least_squares,
+)
 from clustersim.simulator.network.library.nccl import tuning_model
 from clustersim.simulator.network.library.transport_parameters import difference
 
@@ -28,7 +36,7 @@ def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
     return contents(fit, held_out, paths), fit_report(fit, held_out)
 
 
-def staged(rows: Sequence[Row], begin: Values | None = None) -> Fit:
+def staged(rows: Sequence[FitRow], begin: Values | None = None) -> Fit:
     """Return the fit of `stages` to *rows*, each with the values of those before; the search starts at *begin*.
 
     A stage without rows, such as that of GPUs that were not measured, keeps its values. Raises `CalibrationError`

@@ -17,7 +17,7 @@ from pathlib import Path
 from clustersim import topologies
 from clustersim.scenarios.fitting import nccl_generations
 from clustersim.scenarios.fitting.nccl_generations import LANDS
-from clustersim.scenarios.fitting.robust_fit import Parameter, Row, Values
+from clustersim.scenarios.fitting.robust_fit import FitRow, Parameter, Values
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.nccl import nccl
@@ -144,10 +144,10 @@ PARAMETERS = (
 STARTS = {one.name: one.start for one in PARAMETERS if one.name == "own_rate" or one.family}
 """NCCL's own figures of what generations have: as the first stage of the fit takes them."""
 
-Stage = tuple[Sequence[Parameter], list[Row]]
+Stage = tuple[Sequence[Parameter], list[FitRow]]
 
 
-def stages(rows: Iterable[Row]) -> tuple[Stage, Stage]:
+def stages(rows: Iterable[FitRow]) -> tuple[Stage, Stage]:
     """Return the two stages of the fit to *rows*: parameters, and the rows that they are fitted to.
 
     The many rows of `PRESETS` tell what generations have, and not what all GPUs share, which is fitted before.
@@ -299,7 +299,7 @@ def _communicator(name: str, values: tuple[tuple[str, float], ...]) -> Communica
     return Communicator(on.cluster, on.cluster.gpus, transport)
 
 
-def rows(path: Path) -> Iterator[Row]:
+def rows(path: Path) -> Iterator[FitRow]:
     """Yield the measurements of a table of collectives, without the GPUs that are not in `USES`.
 
     Raises `CalibrationError` if it is none.
@@ -347,10 +347,10 @@ def _reader(path: Path, columns: set[str]) -> Callable[[dict[str, str]], tuple[s
     raise CalibrationError(f"{path} is no table of collectives: it lacks gpu, ngpus, size_bytes, in_place_us")
 
 
-def _row(data: str, name: str, kind: str, ranks: int, nbytes: float, measured: float) -> Row:
+def _row(data: str, name: str, kind: str, ranks: int, nbytes: float, measured: float) -> FitRow:
     size = "< 16 MiB" if nbytes < 2**24 else ">= 16 MiB"
     word = "" if kind == REDUCE else f"{kind.replace('_', '-')}, "
-    return Row(
+    return FitRow(
         f"{data}: {word}{ranks} GPUs of {name}, {nbytes:.0f} B",
         measured,
         lambda values: predicted(name, kind, ranks, nbytes, values),

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from clustersim.scenarios.build.network import at_slowest_clock, library_of
 from clustersim.scenarios.build.schedule import training_schedule
-from clustersim.scenarios.fitting.robust_fit import Parameter, Row, Values
+from clustersim.scenarios.fitting.robust_fit import FitRow, Parameter, Values
 from clustersim.scenarios.results.expectations import is_duration
 from clustersim.scenarios.results.operator_profile import layer_seconds
 from clustersim.scenarios.results.uncertainty import Extent, calibrated_range, distinct, joined
@@ -234,7 +234,7 @@ ON_V100 = ("dlperf_gpt_v100", "dlperf_ddp_v100")
 """The files that were measured on V100."""
 
 
-def rows(file: Path, parameters: Sequence[Parameter]) -> list[Row]:
+def rows(file: Path, parameters: Sequence[Parameter]) -> list[FitRow]:
     """Return the rows of *file*. Raises `CalibrationError` if its name is unknown, `ScenarioError` if it is bad."""
     if file.stem not in PUBLICATIONS:
         raise CalibrationError(f"{file}: no published scenario reads it; there are those for {', '.join(PUBLICATIONS)}")
@@ -268,13 +268,15 @@ def _reading(name: str, file: Path) -> Scenario:
     return Scenario.load(name, {"table.file": str(file.resolve())} if outside else None)
 
 
-def _rows(scenario: Scenario, data: str, publication: Publication, parameters: tuple[Parameter, ...]) -> Iterator[Row]:
+def _rows(
+    scenario: Scenario, data: str, publication: Publication, parameters: tuple[Parameter, ...]
+) -> Iterator[FitRow]:
     for name, variant in _runs(scenario, publication).items():
         rerun = Rerun(variant, parameters)
         for key, expectation in variant.specification.expect.items():
             if key.startswith("memory") or not isinstance(expectation.value, float | int):
                 continue
-            yield Row(
+            yield FitRow(
                 f"{name}, {key}" if key.startswith("layer_s") else name,
                 _time(key, expectation.value),
                 _prediction(rerun, key),

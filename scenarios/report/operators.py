@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from clustersim.scenarios.report.parts import Cell, Section, Table, Text
-from clustersim.scenarios.results.operator_profile import PHASES, Row, bounds, profile
+from clustersim.scenarios.results.operator_profile import PHASES, OperatorRow, bounds, profile
 from clustersim.scenarios.results.result import Result
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.charts.palette import paint_of
@@ -42,7 +42,7 @@ def _by_operator(result: Result) -> Iterator[Text | Table]:
     yield Table(header, [_row(name, row, phases, rows.seconds) for name, row in rows.by_operator().items()])
 
 
-def _row(name: str, row: Row, phases: Sequence[str], whole: float) -> list[Cell]:
+def _row(name: str, row: OperatorRow, phases: Sequence[str], whole: float) -> list[Cell]:
     times = (row.by_phase.get(phase, 0.0) for phase in phases)
     return [
         Cell(name),

@@ -33,14 +33,14 @@ FACTORS = (2, 4, 8)
 RED = "#D62728"
 
 
-class Axis(NamedTuple):
+class MapAxis(NamedTuple):
     """The *values* of the axis *name*, one of `NAMES`."""
 
     name: str
     values: tuple[int, ...]
 
 
-def axes_of(scenario: BuiltScenario, options: Sequence[str] = ()) -> tuple[Axis, Axis]:
+def axes_of(scenario: BuiltScenario, options: Sequence[str] = ()) -> tuple[MapAxis, MapAxis]:
     """Return the axes, sequence before batch, of texts such as ``batch,sequence`` or ``batch=1,2,4``; default: both.
 
     An axis that is not named has the value of *scenario*. Raises `ScenarioError`.
@@ -54,7 +54,7 @@ def axes_of(scenario: BuiltScenario, options: Sequence[str] = ()) -> tuple[Axis,
             own = _own(scenario, name.strip())
             given[name.strip()] = _values(option, values) if equals else _around(own)
     sequence = given.get("sequence") or ((_own(scenario, "sequence"),) if _has_sequences(scenario) else (0,))
-    return Axis("sequence", sequence), Axis("batch", given.get("batch") or (_own(scenario, "batch"),))
+    return MapAxis("sequence", sequence), MapAxis("batch", given.get("batch") or (_own(scenario, "batch"),))
 
 
 def _check(name: str, given: Mapping[str, Any], scenario: BuiltScenario) -> None:
@@ -93,7 +93,7 @@ def _around(own: int) -> tuple[int, ...]:
     return (*below, own, *(own * factor for factor in FACTORS))
 
 
-def activations_chart(scenario: BuiltScenario, axes: tuple[Axis, Axis], title: str = "") -> Figure:
+def activations_chart(scenario: BuiltScenario, axes: tuple[MapAxis, MapAxis], title: str = "") -> Figure:
     """Return the bytes of activations of *scenario* over *axes* as a heat map; what does not fit the GPU is red.
 
     *title* replaces the title.

@@ -1,4 +1,7 @@
-"""The charts of a result: `Result.plot` returns their figures, and `clustersim plot` writes them."""
+"""The charts of a result: `Result.plot` returns their figures, and `clustersim plot` writes them.
+
+The chart of a sweep shows variants as points over the number in which they differ: batch size, GPUs, bandwidth, size.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.scenarios.build.built import BuiltScenario
-from clustersim.scenarios.build.explanation import check_trains
 from clustersim.scenarios.build.memory_need import reserved_memory
 from clustersim.scenarios.results.activation_map import activations_chart, axes_of
 from clustersim.scenarios.results.jobs_numbers import JobsNumbers
-from clustersim.scenarios.results.operator_profile import Profile, Row, bounds, profile
+from clustersim.scenarios.results.operator_profile import OperatorRow, Profile, bounds, profile
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.run_folder import CHARTS, OF_COLLECTIVES, OF_JOBS, OF_TRAINING, WITHOUT_RUN
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.results.titles import chart_title, place_title
-from clustersim.scenarios.results.variant_points import sweep
 from clustersim.simulator.charts import figures as plot
 from clustersim.simulator.charts.bars import Bar, breakdown_bars, operators_chart, repeats_chart
 from clustersim.simulator.charts.canvas import Window, style
@@ -25,12 +26,12 @@ from clustersim.simulator.charts.collective_steps import steps_chart
 from clustersim.simulator.charts.gantt import MOST_PANELS, PANELS, variants_chart
 from clustersim.simulator.charts.jobs import jobs_chart
 from clustersim.simulator.charts.memory import PeakMemory, states_chart
-from clustersim.simulator.charts.sweep import sweep_chart
+from clustersim.simulator.charts.sweep import SweepPoint, SweepSeries, sweep_chart
 from clustersim.simulator.network.library import tuner
 from clustersim.simulator.network.step import Group, Step
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import file_stems
-from clustersim.simulator.reading.units import show
+from clustersim.simulator.reading.units import parse, show
 from clustersim.simulator.reading.validation import listed, near
 
 
@@ -43,11 +44,11 @@ def panels(profile: Profile) -> dict[str, list[Bar]]:
     }
 
 
-def _bars(rows: Mapping[str, Row]) -> list[Bar]:
+def _bars(rows: Mapping[str, OperatorRow]) -> list[Bar]:
     return [Bar(name, row.by_phase, _told(row)) for name, row in rows.items() if row.seconds]
 
 
-def _told(row: Row) -> str:
+def _told(row: OperatorRow) -> str:
     saved = f"; saves {show(row.saved, 'size', 3)}" if row.saved else ""
     bound = bounds(row)
     return f"bound by {bound}{saved}" if bound != "given" else f"given{saved}"
@@ -59,20 +60,16 @@ def check(scenario: BuiltScenario, chart: str) -> None:
     if chart not in known:
         hint = near(chart, known)
         raise ScenarioError(f'there is no chart "{chart}"; draw {listed(known)}' + (f"; {hint}" if hint else ""))
-    if chart not in OF_JOBS and any(one.jobs for one in _every(scenario)):
+    if chart not in OF_JOBS and any(one.jobs for one in scenario.runs):
         raise ScenarioError(f"{scenario.name} has several jobs, together; of them there are {listed(OF_JOBS)}")
-    if chart in OF_COLLECTIVES and any(one.specification.collective is None for one in _every(scenario)):
+    if chart in OF_COLLECTIVES and any(one.specification.collective is None for one in scenario.runs):
         raise ScenarioError(
             f"{scenario.name} trains a model; {chart} are those of one collective, e.g. "
             f"clustersim plot allreduce_dgx_a100 {chart}"
         )
     if chart in OF_TRAINING:
-        for one in _every(scenario):
-            check_trains(one, OF_TRAINING[chart])
-
-
-def _every(scenario: BuiltScenario) -> list[BuiltScenario]:
-    return list(scenario.variants.values()) or [scenario]
+        for one in scenario.runs:
+            one.check_trains(OF_TRAINING[chart])
 
 
 def draw_result(
@@ -100,7 +97,7 @@ def figures(
     check(result.scenario, chart)
     whole, several = title or chart_title(result), len(result.runs) > 1
     if chart == "sweep":
-        return {"": lambda: _styled(sweep_chart, sweep(result), whole)}
+        return {"": lambda: _styled(sweep_chart, variant_points(result), whole)}
     if chart == "states":
         return {"": lambda: _styled(states_chart, _held(result), whole)}
     if chart == "breakdown" and several and result.breakdowns:
@@ -197,4 +194,106 @@ def _held(result: Result) -> dict[str, PeakMemory]:
     return {
         name: PeakMemory({**one.memory.peak.by_category, "reserved": sum(one.reserved.values())}, one.capacity)
         for name, one in steps.items()
+    }
+
+
+HIDDEN = {"name", "description", "variants", "table", "expect", "source", "sources"}
+"""Keys without influence on the numbers."""
+DIMENSIONS = ("size", "bandwidth", "time")
+
+Number = tuple[float, str]
+"""A value and its dimension, a key of `simulator.reading.units.UNITS`; "" for a plain number."""
+
+
+def variant_points(result: Result) -> SweepSeries:
+    """Return the points of *result*: of collectives over the size, of training steps over the first key that varies.
+
+    Variants that differ in other keys too are different series if they share a number. Raises `ScenarioError` if
+    there is no number to put on x.
+    """
+    runs = result.runs
+    if all(one.scenario.specification.collective is not None for one in runs.values()):
+        return _sizes(runs)
+    values = {name: _flat(_data(one)) for name, one in runs.items() if isinstance(one, StepNumbers)}
+    keys = list(dict.fromkeys(key for one in values.values() for key in one))
+    differing = [key for key in keys if len({repr(one.get(key)) for one in values.values()}) > 1]
+    numbers = {key: [number_of(one.get(key)) for one in values.values()] for key in differing}
+    numeric = [key for key, several in numbers.items() if _one_dimension(several)]
+    if not numeric:
+        what = f"its variants differ in {', '.join(differing)}" if differing else "it has no variants that differ"
+        raise ScenarioError(f"{result.scenario.name} has no number to put on x: {what}")
+    x = max(numeric, key=lambda key: len(set(numbers[key])))
+    places = dict(zip(values, numbers[x], strict=True))
+    series: dict[str, list[SweepPoint]] = {}
+    for name, place in places.items():
+        one = runs[name]
+        assert isinstance(one, StepNumbers)
+        assert place is not None
+        other = _series(values, places, [key for key in differing if key != x], name)
+        series.setdefault(other, []).append(SweepPoint(place[0], _heights(one)))
+    first = next(place for place in places.values() if place is not None)
+    return SweepSeries(x, first[1], series)
+
+
+def _data(result: Result) -> Any:
+    return result.scenario.source.data
+
+
+def _heights(result: StepNumbers) -> dict[str, float]:
+    mfu = result.summary()["mfu"]
+    return {"step time": result.timeline.step_time, **({"MFU": mfu} if mfu else {})}
+
+
+def _sizes(runs: Mapping[str, Result]) -> SweepSeries:
+    series: dict[str, list[SweepPoint]] = {}
+    for name, one in runs.items():
+        series[name if len(runs) > 1 else ""] = [
+            SweepPoint(row["size_bytes"], {"time": row["time_s"], "busbw": row["busbw"]})
+            for row in one.summary()["collective"]
+        ]
+    return SweepSeries("collective.size", "size", series)
+
+
+def _series(
+    values: Mapping[str, Mapping[str, Any]], places: Mapping[str, Number | None], others: Sequence[str], name: str
+) -> str:
+    """Return the series of *name*: the values of the fewest *others*, in order, that tell points of one x apart."""
+    if len(set(places.values())) == len(places):
+        return ""
+    chosen: list[str] = []
+    for key in others:
+        points = {(places[one], *(repr(values[one].get(k)) for k in chosen)) for one in values}
+        if len(points) == len(values):
+            break
+        more = {(places[one], *(repr(values[one].get(k)) for k in (*chosen, key))) for one in values}
+        chosen += [key] if len(more) > len(points) else []
+    return ", ".join(f"{key.rpartition('.')[2]} {values[name].get(key, 'default')}" for key in chosen)
+
+
+def _one_dimension(several: Sequence[Number | None]) -> bool:
+    """Return whether all are numbers, of one dimension and not all equal."""
+    return all(one is not None for one in several) and len({one[1] for one in several if one}) == 1 < len(set(several))
+
+
+def number_of(value: Any) -> Number | None:
+    """Return the number and the dimension of a *value* of a scenario; None if it is no number and no quantity."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value), ""
+    for dimension in DIMENSIONS if isinstance(value, str) else ():
+        try:
+            return parse(value, dimension), dimension
+        except ValueError:
+            continue
+    return None
+
+
+def _flat(data: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the values of *data* by dotted key, without `HIDDEN` keys."""
+    if not isinstance(data, dict):
+        return {prefix: data}
+    return {
+        key: value
+        for name, inner in data.items()
+        if prefix or name not in HIDDEN
+        for key, value in _flat(inner, f"{prefix}.{name}" if prefix else str(name)).items()
     }

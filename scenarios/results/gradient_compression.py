@@ -18,7 +18,7 @@ MODEL, ENCODING, DECODING, OTHER = range(4)
 
 
 @dataclass(frozen=True)
-class Compression:
+class CompressionNumbers:
     """Of a step, the mean over the GPUs: *gradients* are encoded as *sent* bytes.
 
     *warm_up*: the share of a run's steps that are not compressed, if known; *start*: their number, if given.
@@ -73,7 +73,7 @@ class Compression:
         return "\n".join(lines)
 
 
-def compression(timeline: Timeline, steps: float = 0.0) -> Compression | None:
+def compression(timeline: Timeline, steps: float = 0.0) -> CompressionNumbers | None:
     """What compression does in *timeline*; None if it compresses nothing. *steps*: those of the run; 0: not known."""
     schedule, gpus = timeline.schedule, len(timeline.gpu_ranks)
     gradients = sent = warm_up = 0.0
@@ -88,7 +88,7 @@ def compression(timeline: Timeline, steps: float = 0.0) -> Compression | None:
     if not sent:
         return None
     warm_up = min(1.0, start / steps) if start and steps else warm_up
-    return Compression(gradients, sent, warm_up, start, *_seconds(timeline))
+    return CompressionNumbers(gradients, sent, warm_up, start, *_seconds(timeline))
 
 
 def _seconds(timeline: Timeline) -> tuple[float | None, float | None, float | None]:

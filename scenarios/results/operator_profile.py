@@ -25,7 +25,7 @@ OUTSIDE = "outside the layers"
 
 
 @dataclass
-class Row:
+class OperatorRow:
     """The sum of several operations: seconds by phase and by what bounds them, FLOPs, bytes moved, kernels, and
     *saved*, the bytes that one micro-batch keeps for its backward pass.
     """
@@ -47,7 +47,7 @@ class Row:
         self.kernels += factor * time.kernels
 
     @classmethod
-    def sum(cls, rows: Iterable[Row]) -> Row:
+    def sum(cls, rows: Iterable[OperatorRow]) -> OperatorRow:
         """Return the sum of *rows*."""
         whole = cls()
         for row in rows:
@@ -93,26 +93,26 @@ class Profile:
         """The kind of the layer of that name."""
         return self.kinds.get(layer, OUTSIDE)
 
-    def by_operator(self) -> dict[str, Row]:
+    def by_operator(self) -> dict[str, OperatorRow]:
         """The rows of all operators on a GPU, the longest first."""
         rows = _grouped(self.times, lambda time: time.operation.operator)
         for (kind, operator), nbytes in self.saved.items():
-            rows.setdefault(operator, Row()).saved += nbytes * self.held[kind]
+            rows.setdefault(operator, OperatorRow()).saved += nbytes * self.held[kind]
         return _longest_first(rows)
 
-    def by_operation(self) -> dict[str, Row]:
+    def by_operation(self) -> dict[str, OperatorRow]:
         """The rows of all elementary operations on a GPU, the longest first."""
         return _longest_first(_grouped(self.times, lambda time: time.operation.name))
 
-    def by_class(self) -> dict[str, Row]:
+    def by_class(self) -> dict[str, OperatorRow]:
         """The rows of all classes of operations on a GPU, the longest first."""
         return _longest_first(_grouped(self.times, lambda time: time.operation.kind))
 
-    def of_one_layer(self) -> dict[str, dict[str, Row]]:
+    def of_one_layer(self) -> dict[str, dict[str, OperatorRow]]:
         """By kind of layer: the rows of the operators of one layer, the mean over the layers of that kind."""
-        found: dict[str, dict[str, Row]] = {}
+        found: dict[str, dict[str, OperatorRow]] = {}
         for kind in self.held:
-            rows: defaultdict[str, Row] = defaultdict(Row)
+            rows: defaultdict[str, OperatorRow] = defaultdict(OperatorRow)
             for time in self.times:
                 if self.kind(time.layer) == kind:
                     rows[time.operation.operator].add(time, 1.0 / self.held[kind])
@@ -122,9 +122,9 @@ class Profile:
             found[kind] = _longest_first(rows)
         return found
 
-    def whole(self) -> Row:
+    def whole(self) -> OperatorRow:
         """The sum of all rows."""
-        return Row.sum(self.by_operator().values())
+        return OperatorRow.sum(self.by_operator().values())
 
 
 def profile(scenario: BuiltScenario, timeline: Timeline) -> Profile:
@@ -177,14 +177,14 @@ def _ranks_of_layers(timeline: Timeline) -> Counter[str]:
     return found
 
 
-def _grouped(times: Iterable[OperatorTime], key: Callable[[OperatorTime], str]) -> dict[str, Row]:
-    rows: defaultdict[str, Row] = defaultdict(Row)
+def _grouped(times: Iterable[OperatorTime], key: Callable[[OperatorTime], str]) -> dict[str, OperatorRow]:
+    rows: defaultdict[str, OperatorRow] = defaultdict(OperatorRow)
     for time in times:
         rows[key(time)].add(time)
     return rows
 
 
-def _longest_first(rows: Mapping[str, Row]) -> dict[str, Row]:
+def _longest_first(rows: Mapping[str, OperatorRow]) -> dict[str, OperatorRow]:
     return dict(sorted(rows.items(), key=lambda item: -item[1].seconds))
 
 
@@ -203,11 +203,11 @@ def tables(profile: Profile) -> str:
     parts += [_table("operation", profile.by_operation(), whole), _table("class", profile.by_class(), whole)]
     for kind, rows in profile.of_one_layer().items():
         name = f"of one {kind} layer" if kind.islower() else f"of one {kind}"
-        parts.append(_table(f"{name} ({profile.held[kind]:.4g} a GPU)", rows, Row.sum(rows.values())))
+        parts.append(_table(f"{name} ({profile.held[kind]:.4g} a GPU)", rows, OperatorRow.sum(rows.values())))
     return "\n\n".join(parts)
 
 
-def _table(title: str, rows: Mapping[str, Row], whole: Row) -> str:
+def _table(title: str, rows: Mapping[str, OperatorRow], whole: OperatorRow) -> str:
     phases = [phase for phase in PHASES if whole.by_phase.get(phase)]
     header = [title, *phases, "share", "FLOPs", "moved", "saved", "kernels", "bound by"]
     lines = [_line(name, row, phases, whole) for name, row in {**rows, "all": whole}.items()]
@@ -217,7 +217,7 @@ def _table(title: str, rows: Mapping[str, Row], whole: Row) -> str:
     return plain_text.table(lines, header, "l" + "r" * (len(header) - 2) + "l")
 
 
-def _line(name: str, row: Row, phases: list[str], whole: Row) -> list[str]:
+def _line(name: str, row: OperatorRow, phases: list[str], whole: OperatorRow) -> list[str]:
     return [
         name,
         *(show(seconds, "time") if (seconds := row.by_phase.get(phase, 0.0)) else "" for phase in phases),
@@ -230,7 +230,7 @@ def _line(name: str, row: Row, phases: list[str], whole: Row) -> list[str]:
     ]
 
 
-def bounds(row: Row) -> str:
+def bounds(row: OperatorRow) -> str:
     """Return what bounds *row*, with its share of the time where it is not all of it."""
     if not row.seconds:
         return ""
@@ -240,10 +240,10 @@ def bounds(row: Row) -> str:
 
 def summary(profile: Profile) -> dict[str, Any]:
     """Return the numbers of *profile* for JSON: s, FLOPs and bytes of one step on a GPU, the mean over the GPUs."""
-    rows: dict[tuple[str, str, str, str, str], Row] = {}
+    rows: dict[tuple[str, str, str, str, str], OperatorRow] = {}
     for time in profile.times:
         key = profile.kind(time.layer), time.operation.operator, time.operation.name, time.operation.kind, time.phase
-        rows.setdefault(key, Row()).add(time)
+        rows.setdefault(key, OperatorRow()).add(time)
     return {
         "name": profile.name,
         "step_time_s": profile.step_time,

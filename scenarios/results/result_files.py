@@ -1,5 +1,6 @@
-"""The files that a run writes: the result, the spans, the scenario as it was run, and charts; and the numbers that an
-earlier run wrote, beside those of the same scenario simulated again.
+"""The files that a run writes: result, spans, the scenario as it was run, and charts.
+
+Numbers that an earlier run wrote are compared with those of the same scenario simulated again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The folder of a run and the names of its charts. It appears when all of its files are written, and no other run is
-overwritten silently.
+"""The folder of a run, and the names of its charts.
+
+The folder appears when all of its files are written, and no other run is overwritten silently.
 
 Files are written into a hidden folder beside the final one and moved at the end. A run that is interrupted, or that
 fails, leaves nothing.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clustersim.scenarios.build.input_pipeline import Loading
     from clustersim.scenarios.cost.cost import PowerByState
     from clustersim.scenarios.results.expert_load import ExpertLoad
-    from clustersim.scenarios.results.gradient_compression import Compression
+    from clustersim.scenarios.results.gradient_compression import CompressionNumbers
 
 AXES = tuple(cls.axis for cls in PARALLELISMS if cls.axis in RANK_ORDER)
 """Axes that every result names, also without such an axis in the mesh, so that scripts find the keys."""
@@ -115,7 +115,7 @@ class StepNumbers(Result):
         return expert_load(self.scenario)
 
     @cached_property
-    def compression(self) -> Compression | None:
+    def compression(self) -> CompressionNumbers | None:
         """What the compression of gradients saves and costs; None without one."""
         if getattr(self.scenario.specification.parallelism.data, "compression", None) is None:
             return None

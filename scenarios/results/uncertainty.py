@@ -1,5 +1,6 @@
-"""The uncertainty of a step time: an interval by the errors of published runs, and what is outside the calibrated
-range of the fits, the smallest and largest shapes of kernels that they have measured.
+"""The uncertainty of a step time: its interval, and what is outside the calibrated range.
+
+The interval is that of the errors of published runs. The range is that of the shapes of kernels in the fits.
 
 An op outside the range is priced by the same formulas, but they are not validated there.
 """

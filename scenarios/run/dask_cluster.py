@@ -1,5 +1,6 @@
-"""Jobs on a Dask cluster: its scheduler gives them to workers, and those of a worker that died to other workers. Its
-machines must have the same versions of what results depend on.
+"""Jobs on a Dask cluster: its scheduler gives them to workers, and jobs of a worker that died to other workers.
+
+All machines must have the same versions of what results depend on.
 
 Scheduler and workers need the same clustersim as this process. Dask is imported only here.
 """

@@ -1,5 +1,6 @@
-"""Jobs and their outcomes, and jobs in processes of this machine. A job is a function and its argument; its outcome is
-the function's result, or a failure.
+"""Jobs, their outcomes, and their execution in processes of this machine.
+
+A job is a function and its argument. Its outcome is the result of the function, or a failure.
 
 Each process has one job at a time, so that a process that dies tells which job it had. Processes come from a fork
 server, which imports clustersim once for all of them. They end with this process, however it ends.

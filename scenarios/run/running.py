@@ -1,4 +1,4 @@
-"""Simulation of a scenario, its variants, and the broadcast before the first step."""
+"""Simulation of a scenario, its variants, the broadcast before the first step, and other software stacks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.network import check_algorithms, network_of
+from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.msccl import is_file
-from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.errors import ClusterError, SimulatorError
+from clustersim.simulator.reading.units import show
 from clustersim.simulator.schedule.gc_paused import gc_paused
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.workloads.default_software_stack import AUTO, OTHERS
+from clustersim.workloads.software_stack import specification
 
 if TYPE_CHECKING:
     from clustersim.scenarios.build.built import BuiltScenario
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from clustersim.simulator.analysis.timeline import Timeline
     from clustersim.simulator.engine.interface.variation import Variation
     from clustersim.simulator.engine.simulate import Simulation
+
 
 log = logging.getLogger(__name__)
 
@@ -200,3 +207,57 @@ def variation(scenario: BuiltScenario) -> Variation:
         Spells(spells.probability, spells.steps, spells.slowdown) if spells else None,
         Pauses(pauses.probability, pauses.duration) if pauses else None,
     )
+
+
+DIFFERS = 0.10
+"""Share of the step time from which on another stack is said to differ."""
+
+
+def stacks(scenario: BuiltScenario) -> tuple[str, ...]:
+    """Return the stack of *scenario*, that of ``software: auto``, and others with which such a scenario is trained."""
+    automatic = scenario.changed({"software": AUTO}, "software: auto").stack_choice
+    found = (scenario.stack, automatic.stack, *OTHERS.get(scenario.stack, ()), *automatic.others)
+    return tuple(dict.fromkeys(found))
+
+
+def comparison_of_stacks(scenario: BuiltScenario, watch: Watch | None = None) -> str:
+    """Return a table of the `stacks` of *scenario*, simulated with each. Raises `ScenarioError` for a collective."""
+    scenario.check_trains("software stack")
+    rows, far = [], []
+    first = 0.0
+    for name in stacks(scenario):
+        try:
+            own = name == scenario.stack
+            # keys beside the preset of the given stack stay
+            result = run(scenario if own else scenario.changed({"software": name}, f"software: {name}"), watch)
+        except SimulatorError as error:
+            rows.append([name, "-", "", "", str(error).partition("\n")[0]])
+            continue
+        assert isinstance(result, StepNumbers)
+        seconds = result.timeline.step_time
+        first = first or seconds
+        more = seconds / first - 1.0 if first else 0.0
+        if abs(more) > DIFFERS:
+            far.append(name)
+        rows.append(
+            [
+                name,
+                show(seconds, "time"),
+                "" if own else f"{more:+.1%}",
+                result.need.amount,
+                specification(name).description,
+            ]
+        )
+    stack, reason, _ = scenario.stack_choice
+    lines = [
+        f"{stack}: {reason or 'as given'}",
+        "",
+        plain_text.table(rows, ["", "step", "", "memory", ""], "lrrrl"),
+        "",
+    ]
+    if len(rows) == 1:
+        return "\n".join(
+            [*lines, "no other stack is usual here; clustersim list software has all, software: NAME takes one."]
+        )
+    told = f"more than {DIFFERS:.0%} from {stack}: {', '.join(far)}" if far else f"none is {DIFFERS:.0%} from {stack}"
+    return "\n".join([*lines, f"{told}. software: NAME takes one."])

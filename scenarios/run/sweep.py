@@ -1,5 +1,6 @@
-"""A sweep: the runs of one scenario at each point, executed here, in other processes or on a cluster; and their
-result, as a report, a table, a pandas frame, a file and a chart.
+"""A sweep: the runs of one scenario at each point of its axes, and their result.
+
+Runs are executed here, in other processes or on a cluster. The result is a report, a table, a file and a chart.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from clustersim.scenarios.results.result import check_finite
 from clustersim.scenarios.run import running, sweep_report, sweep_table
 from clustersim.scenarios.run.execution import execute
 from clustersim.scenarios.run.processes import Failure
-from clustersim.scenarios.run.sweep_table import Axis, Row, Scalar, columns, points, scalars
+from clustersim.scenarios.run.sweep_table import Scalar, SweepAxis, SweepRow, columns, points, scalars
 from clustersim.simulator.reading.errors import SimulatorError
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ class Sweep:
     """The *rows* of the runs of a scenario called *name* over *axes*, in the order of its points."""
 
     name: str
-    axes: tuple[Axis, ...]
-    rows: tuple[Row, ...]
+    axes: tuple[SweepAxis, ...]
+    rows: tuple[SweepRow, ...]
 
     def __repr__(self) -> str:
         return f"<Sweep of {self.name[:80]}: {len(self.rows):,} runs over {len(self.axes)} keys>"
@@ -92,7 +93,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Run:
+class SweepRun:
     """A *scenario* with *changes* by dotted key, (value, text for messages), and the name of its *variant*, if any.
 
     *folder*: where the paths of its files begin.
@@ -109,7 +110,9 @@ class Run:
         return {key: value for key, (value, _) in self.changes.items()}
 
 
-def runs(scenario: BuiltScenario, axes: Sequence[Axis], zipped: bool = False, remote: bool = False) -> Iterator[Run]:
+def runs(
+    scenario: BuiltScenario, axes: Sequence[SweepAxis], zipped: bool = False, remote: bool = False
+) -> Iterator[SweepRun]:
     """Return the runs of *scenario*, or of each of its variants, at each point of *axes*.
 
     *remote*: the runs are executed in other folders. Raises `ScenarioError` with the first fault if no point can be
@@ -133,10 +136,12 @@ def runs(scenario: BuiltScenario, axes: Sequence[Axis], zipped: bool = False, re
     else:
         if first is not None:
             raise first
-    return (Run(base, changes, name, folder) for changes in every for name, base in bases.items())
+    return (SweepRun(base, changes, name, folder) for changes in every for name, base in bases.items())
 
 
-def executed(several: Sequence[Run], processes: int = 1, on: str = "") -> Generator[tuple[int, Row], None, None]:
+def executed(
+    several: Sequence[SweepRun], processes: int = 1, on: str = ""
+) -> Generator[tuple[int, SweepRow], None, None]:
     """Yield (index, row) for each of *several* runs as they end; a run that fails has a row with its message.
 
     *processes* and *on*: see `scenarios.run.execution`.
@@ -145,12 +150,12 @@ def executed(several: Sequence[Run], processes: int = 1, on: str = "") -> Genera
         for index, outcome in ended:
             values, variant = several[index].values, several[index].variant
             if isinstance(outcome, Failure):
-                yield index, Row(values, variant, error=outcome.message)
+                yield index, SweepRow(values, variant, error=outcome.message)
             else:
-                yield index, Row(values, variant, outcome)
+                yield index, SweepRow(values, variant, outcome)
 
 
-def numbers(run: Run) -> dict[str, Scalar]:
+def numbers(run: SweepRun) -> dict[str, Scalar]:
     """Return every scalar of the result of *run* by its dotted name."""
     summary = running.run(run.scenario.overridden(run.changes, run.folder)).summary()
     check_finite(summary)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clustersim.scenarios.results.variant_points import number_of
+from clustersim.scenarios.results.charts import number_of
 from clustersim.scenarios.run.sweep_report import best, dimension, less_is_better
-from clustersim.scenarios.run.sweep_table import Axis, Row, as_text, columns
+from clustersim.scenarios.run.sweep_table import SweepAxis, SweepRow, as_text, columns
 from clustersim.scenarios.specification.specification import RESULT
 from clustersim.simulator.charts import figures
 from clustersim.simulator.charts.canvas import style
@@ -38,7 +38,7 @@ class Plot:
         return Plot(*parts)
 
 
-def check(chosen: Plot, axes: Sequence[Axis]) -> None:
+def check(chosen: Plot, axes: Sequence[SweepAxis]) -> None:
     """Raise `SimulatorError` if a sweep over *axes* has no chart as *chosen*; its results are not known yet."""
     keys = [axis.key for axis in axes]
     for axis in axes:
@@ -54,7 +54,7 @@ def check(chosen: Plot, axes: Sequence[Axis]) -> None:
             _refuse(column, [*keys, *(key for key in RESULT if key != "variants")])
 
 
-def figure(name: str, axes: Sequence[Axis], rows: Sequence[Row], chosen: Plot) -> figures.Figure:
+def figure(name: str, axes: Sequence[SweepAxis], rows: Sequence[SweepRow], chosen: Plot) -> figures.Figure:
     """Return what is *chosen* of the *rows* of a sweep of the scenario *name* over *axes* as a chart."""
     keys = [axis.key for axis in axes]
     chosen = _complete(chosen, keys)
@@ -92,17 +92,17 @@ def _refuse(column: str, known: Iterable[str]) -> None:
     )
 
 
-def _check_number(column: str, rows: Sequence[Row]) -> None:
+def _check_number(column: str, rows: Sequence[SweepRow]) -> None:
     if not any(_value(row, column) is not None for row in rows):
         raise SimulatorError(f'nothing to draw: no run has a number "{column}"')
 
 
-def _value(row: Row, column: str) -> float | None:
+def _value(row: SweepRow, column: str) -> float | None:
     value = row.cells().get(column)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _lines(rows: Sequence[Row], chosen: Plot, keys: Sequence[str]) -> SweepSeries:
+def _lines(rows: Sequence[SweepRow], chosen: Plot, keys: Sequence[str]) -> SweepSeries:
     """Return a line for each value of hue, or for each combination of the other keys that have several values."""
     others = [chosen.hue] if chosen.hue else [key for key in (*keys, VARIANT) if key != chosen.x]
     varying = [key for key in others if len({_text(row, key) for row in rows}) > 1]
@@ -117,7 +117,7 @@ def _lines(rows: Sequence[Row], chosen: Plot, keys: Sequence[str]) -> SweepSerie
     return SweepSeries(chosen.x, unit, series, labels, {chosen.y: dimension(chosen.y)})
 
 
-def _places(rows: Sequence[Row], column: str) -> tuple[dict[str, float], Sequence[str], str]:
+def _places(rows: Sequence[SweepRow], column: str) -> tuple[dict[str, float], Sequence[str], str]:
     """Return the place on x of each value of *column*, names of places if values are no numbers, and the dimension."""
     values = {_text(row, column): row.cells().get(column) for row in rows}
     found = {text: number_of(value) for text, value in values.items()}
@@ -128,12 +128,12 @@ def _places(rows: Sequence[Row], column: str) -> tuple[dict[str, float], Sequenc
     return {text: float(place) for place, text in enumerate(values)}, list(map(_label, values)), ""
 
 
-def _heat_map(rows: Sequence[Row], chosen: Plot) -> HeatMap:
+def _heat_map(rows: Sequence[SweepRow], chosen: Plot) -> HeatMap:
     """Return a cell for each pair of values; of several runs in a cell the best that fits in memory is drawn."""
     quantity = chosen.hue
     across = list(dict.fromkeys(_text(row, chosen.x) for row in rows))
     down = list(dict.fromkeys(_text(row, chosen.y) for row in rows))
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str], list[SweepRow]] = {}
     for row in rows:
         groups.setdefault((_text(row, chosen.y), _text(row, chosen.x)), []).append(row)
     first = best(rows, quantity)
@@ -149,7 +149,7 @@ def _heat_map(rows: Sequence[Row], chosen: Plot) -> HeatMap:
     return HeatMap(chosen.x, labels[0], chosen.y, labels[1], cells, quantity, dimension(quantity), told)
 
 
-def _cell(row: Row, quantity: str, first: Row | None) -> HeatMapCell:
+def _cell(row: SweepRow, quantity: str, first: SweepRow | None) -> HeatMapCell:
     return HeatMapCell(_value(row, quantity), row.fits, row is first)
 
 
@@ -158,6 +158,6 @@ def _label(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def _text(row: Row, column: str) -> str:
+def _text(row: SweepRow, column: str) -> str:
     value = row.cells().get(column)
     return "none" if value is None else as_text(value)

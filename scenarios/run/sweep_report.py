@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from clustersim.scenarios.build.memory_need import of_capacity
 from clustersim.scenarios.results.expectations import is_duration
-from clustersim.scenarios.run.sweep_table import Row, Scalar, as_text
+from clustersim.scenarios.run.sweep_table import Scalar, SweepRow, as_text
 from clustersim.simulator.reading.plain_text import figure, table
 from clustersim.simulator.reading.units import show
 
@@ -51,7 +51,7 @@ MARK = "*"
 Numbers = Mapping[str, Scalar]
 
 
-def text(name: str, rows: Sequence[Row]) -> str:
+def text(name: str, rows: Sequence[SweepRow]) -> str:
     """Return the report of the *rows* of a sweep of the scenario *name*."""
     done = [row for row in rows if row.error is None]
     columns = _columns(done[0].numbers) if done else {}
@@ -76,9 +76,9 @@ def text(name: str, rows: Sequence[Row]) -> str:
     return "\n".join([*told, *_failures(failed)])
 
 
-def _failures(failed: Sequence[Row]) -> list[str]:
+def _failures(failed: Sequence[SweepRow]) -> list[str]:
     """Return a line for each message of *failed* runs, with the first run that has it."""
-    by_message: dict[str, list[Row]] = {}
+    by_message: dict[str, list[SweepRow]] = {}
     for row in failed:
         by_message.setdefault(str(row.error).splitlines()[0], []).append(row)
     lines = [
@@ -93,7 +93,7 @@ MOST_FAILURES = 10
 """Messages of failed runs that are printed."""
 
 
-def best(rows: Sequence[Row], quantity: str) -> Row | None:
+def best(rows: Sequence[SweepRow], quantity: str) -> SweepRow | None:
     """Return the row with the best *quantity* among runs that fit in memory; None if there is none or no best."""
     less = less_is_better(quantity)
     if less is None:
@@ -140,10 +140,10 @@ def _number(numbers: Numbers, name: str) -> float:
     return float(numbers[name] or 0.0)
 
 
-def _settings(row: Row) -> list[str]:
+def _settings(row: SweepRow) -> list[str]:
     return [*(as_text(value) for value in row.values.values()), *([row.variant] if row.variant else [])]
 
 
-def _named(row: Row) -> list[str]:
+def _named(row: SweepRow) -> list[str]:
     named = [f"{key} {as_text(value)}" for key, value in row.values.items()]
     return [*named, *([row.variant] if row.variant else [])]

@@ -29,7 +29,7 @@ FORM = "--over parallelism.tp=1,2,4"
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweepAxis:
     """The dotted *key* of a scenario and its *values*. *option*: the option that gives it, for messages."""
 
     key: str
@@ -56,7 +56,7 @@ class Axis:
         return f"{self.option} {self.key}={as_text(value)}".strip()
 
 
-def of_options(options: Sequence[str]) -> tuple[Axis, ...]:
+def of_options(options: Sequence[str]) -> tuple[SweepAxis, ...]:
     """Return the axes of the texts ``key.path=value,value`` of ``--over``; values are read as those of ``--set`` are.
 
     >>> [(axis.key, axis.values) for axis in of_options(["parallelism={tp: 2, pp: 2},{tp: 4}", "cluster.nodes=1,2"])]
@@ -75,19 +75,19 @@ def of_options(options: Sequence[str]) -> tuple[Axis, ...]:
         except ValueError as error:
             reason = "has an empty value" if EMPTY.search(text) else str(error)
             raise ScenarioError(f"--over {option}: {reason}") from None
-        axes.append(Axis(key.strip(), tuple(values), "--over"))
+        axes.append(SweepAxis(key.strip(), tuple(values), "--over"))
     return _distinct(axes)
 
 
-def of_mapping(values: Mapping[str, Sequence[Any]]) -> tuple[Axis, ...]:
+def of_mapping(values: Mapping[str, Sequence[Any]]) -> tuple[SweepAxis, ...]:
     """Return the axes of *values* by dotted key."""
     for key, several in values.items():
         if isinstance(several, str | Mapping) or not isinstance(several, Sequence):
             raise ScenarioError(f'{key}: must have a list of values, as in {{"parallelism.tp": [1, 2, 4]}}')
-    return _distinct([Axis(key, tuple(several)) for key, several in values.items()])
+    return _distinct([SweepAxis(key, tuple(several)) for key, several in values.items()])
 
 
-def _distinct(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+def _distinct(axes: Sequence[SweepAxis]) -> tuple[SweepAxis, ...]:
     if not axes:
         raise ScenarioError(f"a sweep needs at least one key with its values, as in {FORM}")
     keys = [axis.key for axis in axes]
@@ -96,13 +96,13 @@ def _distinct(axes: Sequence[Axis]) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def points(axes: Sequence[Axis], zipped: bool = False) -> Iterator[dict[str, Any]]:
+def points(axes: Sequence[SweepAxis], zipped: bool = False) -> Iterator[dict[str, Any]]:
     """Return the values by key of each run: all combinations, the last axis fastest.
 
     *zipped*: the first values of all axes, then the second. Raises `ScenarioError` if axes then have different numbers
     of values.
 
-    >>> axes = [Axis("a", (1, 2)), Axis("b", (3, 4))]
+    >>> axes = [SweepAxis("a", (1, 2)), SweepAxis("b", (3, 4))]
     >>> list(points(axes)), list(points(axes, zipped=True))
     ([{'a': 1, 'b': 3}, {'a': 1, 'b': 4}, {'a': 2, 'b': 3}, {'a': 2, 'b': 4}], [{'a': 1, 'b': 3}, {'a': 2, 'b': 4}])
     """
@@ -130,7 +130,7 @@ RESULT = "result."
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """One run: the *values* by key, the name of its *variant* if there are several, and its *numbers* by dotted name.
 
     *error*: why there are no numbers; None if there are.
@@ -159,7 +159,7 @@ class Row:
         return {**values, **variant, "error": self.error, **numbers}
 
 
-def columns(rows: Sequence[Row]) -> list[str]:
+def columns(rows: Sequence[SweepRow]) -> list[str]:
     """Return the columns of a table of *rows*, in order of their first occurrence."""
     return list(dict.fromkeys(column for row in rows for column in row.cells()))
 

@@ -58,7 +58,7 @@ def loaded(name: str, settings: list[str] | None = None) -> Scenario:
 
 
 class Watch(Protocol):
-    """What a planner reports to; `scenarios.commands.progress.Progress` shows it."""
+    """What a planner reports to; `scenarios.commands.terminal.Progress` shows it."""
 
     def begin(self, title: str, parts: int = 0) -> None:
         """A part of the work begins, in *parts*."""

@@ -1,5 +1,6 @@
-"""Variants: several runs in one file, each with changes of it. They are named one by one, or are rows of a table: a
-CSV file whose cells replace ``{column}`` in templates.
+"""Variants: several runs in one file, each with changes of it.
+
+They are named one by one, or are rows of a table: a CSV file whose cells replace ``{column}`` in templates.
 
 >>> row = Row("runs.csv", 2, "4,bf16", {"tp": "4", "precision": "bf16"})
 >>> row.named("tp {tp} in {precision}"), row.filled("{tp}"), row.filled({"value": "{tp} ms"})

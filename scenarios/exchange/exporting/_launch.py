@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from clustersim.scenarios.build.schedule import gradient_dtype
-from clustersim.scenarios.exchange.commented_yaml import scalar
+from clustersim.scenarios.exchange.facts import scalar
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.specification.training import Training
 from clustersim.simulator.hardware.kernel import BYTES

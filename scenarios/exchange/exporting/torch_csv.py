@@ -6,7 +6,6 @@ each pipeline rank and an action ``<stage><F|B|I|W><micro-batch>`` in each cell.
 
 from __future__ import annotations
 
-from clustersim.scenarios.build.explanation import check_trains
 from clustersim.scenarios.build.schedule import pipeline_order
 from clustersim.scenarios.exchange.export import Export
 from clustersim.scenarios.scenario import Scenario
@@ -17,7 +16,7 @@ PHASES = "FBIW"
 
 def torch_csv(scenario: Scenario) -> Export:
     """Return the order of *scenario*. Raises `ScenarioError` for an order with actions that torch does not have."""
-    check_trains(scenario, "pipeline order")
+    scenario.check_trains("pipeline order")
     order = pipeline_order(scenario.specification, scenario.derived, scenario.document)
     unknown = next((action for row in order.rows for action in row if action.phase not in PHASES), None)
     if unknown is not None:

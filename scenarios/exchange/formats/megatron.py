@@ -14,8 +14,7 @@ from pathlib import PurePath
 from clustersim.scenarios.exchange import megatron_keys as keys
 from clustersim.scenarios.exchange.facts import Facts
 from clustersim.scenarios.exchange.formats import deepspeed
-from clustersim.scenarios.exchange.formats._megatron_arguments import Arguments
-from clustersim.scenarios.exchange.formats._megatron_model import read_model, read_vocabulary
+from clustersim.scenarios.exchange.formats._megatron_model import Arguments, read_model, read_vocabulary
 from clustersim.scenarios.exchange.program_keys import without_effect
 from clustersim.scenarios.exchange.source_file import SourceFile, opened
 

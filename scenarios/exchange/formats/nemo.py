@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from clustersim.scenarios.exchange.facts import Facts
-from clustersim.scenarios.exchange.formats._megatron_arguments import Arguments
-from clustersim.scenarios.exchange.formats._megatron_model import read_experts
+from clustersim.scenarios.exchange.formats._megatron_model import Arguments, read_experts
 from clustersim.scenarios.exchange.formats.megatron import read_degrees
 from clustersim.scenarios.exchange.megatron_keys import LENGTH, SIZES
 from clustersim.scenarios.exchange.program_keys import Whole

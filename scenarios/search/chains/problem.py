@@ -1,5 +1,6 @@
-"""A planning problem from a scenario: the layers at each micro-batch and tensor degree, and the machine. Layers and
-collectives are simulated alone, by the engine itself.
+"""A planning problem from a scenario: the layers at each micro-batch and tensor degree, and the machine.
+
+Layers and collectives are simulated alone, by the engine itself.
 """
 
 from __future__ import annotations

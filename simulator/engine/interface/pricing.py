@@ -87,8 +87,8 @@ class Pricing:
         key = index, device, host
         if key not in self._modelled:
             program = self.schedule.programs[index]
-            # ops of many micro-batches and layers share their tuple of kernels: it is hashed and priced once, and kept so
-            # that no other one has its identity
+            # ops of many micro-batches and layers share their tuple of kernels: it is hashed and priced once, and kept,
+            # so that no other one has its identity
             prices: dict[tuple[int, bool], tuple[tuple[Kernel, ...], float]] = {}
 
             def price(op: Compute | Delay) -> float:

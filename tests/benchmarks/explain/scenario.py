@@ -7,11 +7,11 @@ from pathlib import Path
 from clustersim.scenarios.explain.calibration import write
 from clustersim.scenarios.explain.communications import large, sizes
 from clustersim.scenarios.explain.pieces_of_work import HOST, PHASES
-from clustersim.scenarios.explain.run import Run
+from clustersim.scenarios.explain.run import RealRun
 from clustersim.scenarios.scenario import Scenario
 
 
-def scenario_of(run: Run, folder: Path) -> Scenario:
+def scenario_of(run: RealRun, folder: Path) -> Scenario:
     """Return DDP of as many equal layers as *run* has buckets. Its calibration is written into *folder*."""
     calibration = folder / "calibration.yaml"
     write(run, None, calibration)

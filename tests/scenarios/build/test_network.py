@@ -8,8 +8,8 @@ from dataclasses import fields
 import pytest
 
 from clustersim.scenarios import Scenario
+from clustersim.scenarios.build.explanation import stages_as_run
 from clustersim.scenarios.build.memory_need import memory_need
-from clustersim.scenarios.build.recompute_view import stages_as_run
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.explain.changes import _machine
 from clustersim.scenarios.run.running import communicator

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clustersim.scenarios.build.explanation import stages_as_run
 from clustersim.scenarios.build.planned_activations import check_order, rank_stages, stages_of_program, within
-from clustersim.scenarios.build.recompute_view import stages_as_run
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.specification.training import Training

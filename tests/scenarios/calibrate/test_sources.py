@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from clustersim import topologies
-from clustersim.scenarios.calibrate.imported_measurements import Overrides, read
-from clustersim.scenarios.calibrate.table_fit import fit
+from clustersim.scenarios.calibrate.imported_measurements import Overrides, fit_tables, read
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.network.library.calibration_file import loaded
 from clustersim.simulator.network.library.communicator import Communicator
@@ -161,10 +160,10 @@ def test_rows_without_the_lines_above_them_are_told_what_is_missing(files):
 def test_a_table_without_a_header_is_told_that(files):
     (files / "rows.csv").write_text("a100,8,1024,31.5\n8,8,1024,31.5\n")
     with pytest.raises(CalibrationError, match="is no table that can be fitted"):
-        fit([Path("rows.csv")], Path("x.yaml"))
+        fit_tables([Path("rows.csv")], Path("x.yaml"))
     (files / "rows.csv").write_text("8,1024,31.5\n8,2048,41.5\n")
     with pytest.raises(CalibrationError, match=r"rows.csv: has no header; its first row must name the columns"):
-        fit([Path("rows.csv")], Path("x.yaml"))
+        fit_tables([Path("rows.csv")], Path("x.yaml"))
 
 
 @pytest.mark.exhaustive

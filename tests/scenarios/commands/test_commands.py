@@ -412,7 +412,7 @@ def test_a_fault_of_the_house_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_plot_shows_the_progress_of_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from clustersim.scenarios.commands.progress import Progress
+    from clustersim.scenarios.commands.terminal import Progress
 
     begun: list[tuple[str, int]] = []
     done: list[str] = []

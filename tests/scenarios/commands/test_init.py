@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clustersim.scenarios.commands.arguments import complete_scenarios
+from clustersim.scenarios.commands.application import complete_scenarios
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.reading.lookup import names

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from clustersim.scenarios.commands import progress as module
-from clustersim.scenarios.commands.progress import Progress, progress
+from clustersim.scenarios.commands import terminal as module
+from clustersim.scenarios.commands.terminal import Progress, progress
 
 
 class Half:

@@ -251,20 +251,20 @@ def test_a_full_disk_leaves_the_old_file_whole(arguments: list[str], file: str) 
 
 
 def test_an_interrupted_accuracy_keeps_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    from clustersim.scenarios.commands import evaluating
+    from clustersim.scenarios.commands import runner
 
-    evaluated = evaluating.evaluated
+    evaluated = runner.evaluated
 
     def interrupted(*arguments: Any) -> Any:
         yield next(iter(evaluated(*arguments)))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluating, "evaluated", interrupted)
+    monkeypatch.setattr(runner, "evaluated", interrupted)
     Path("A.md").write_text("old")
     assert run(["accuracy", "hello", "naive_vs_ddp", "-o", "A.md"]) == 130
     assert Path("A.md").read_text() == "old"
     assert "- naive_vs_ddp: not evaluated yet" in Path("A.partial.md").read_text()
-    monkeypatch.setattr(evaluating, "evaluated", evaluated)
+    monkeypatch.setattr(runner, "evaluated", evaluated)
     assert run(["accuracy", "hello", "-o", "A.md"]) == 0
     assert Path("A.md").read_text() != "old"
     assert not Path("A.partial.md").exists()

@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 
 from clustersim.scenarios.commands.command_line import run
-from clustersim.scenarios.commands.progress import Progress
+from clustersim.scenarios.commands.terminal import Progress
 from clustersim.scenarios.results.run_folder import RESULT, written_into
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.engine.simulate import Simulation

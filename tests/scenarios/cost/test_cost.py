@@ -4,8 +4,7 @@ import pytest
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.commands.command_line import run
-from clustersim.scenarios.cost.accounts import accounts, equivalents
-from clustersim.scenarios.cost.cost import PowerByState, regions
+from clustersim.scenarios.cost.cost import PowerByState, accounts, equivalents, regions
 
 HELLO = {"training.samples": 320_000, "cost.gpu_hour": 3.0}
 

@@ -38,7 +38,7 @@ variants:
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # no line of progress, however slow the machine is
-    monkeypatch.setattr("clustersim.scenarios.commands.progress.Due.wait", lambda now: 1e6)
+    monkeypatch.setattr("clustersim.scenarios.commands.terminal.Due.wait", lambda now: 1e6)
     Path("toy.yaml").write_text(SCENARIO)
 
 

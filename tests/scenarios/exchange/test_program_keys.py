@@ -13,7 +13,7 @@ from clustersim.scenarios.exchange import megatron_keys as megatron
 from clustersim.scenarios.exchange import torchtitan_keys as torchtitan
 from clustersim.scenarios.exchange.export import exporter
 from clustersim.scenarios.exchange.facts import RUN
-from clustersim.scenarios.exchange.formats._megatron_arguments import Arguments
+from clustersim.scenarios.exchange.formats._megatron_model import Arguments
 from clustersim.scenarios.exchange.formats.torchtitan import TorchtitanSettings
 from clustersim.scenarios.exchange.importer import Options, imported
 from clustersim.scenarios.exchange.program_keys import Flag, Key, Number, Whole, argument, setting

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from clustersim.scenarios.explain.breakdown import Late, Noise
 from clustersim.scenarios.explain.communications import with_waits
-from clustersim.scenarios.explain.lateness import Late, Noise
 from clustersim.scenarios.explain.pieces_of_work import Call, Piece
-from clustersim.scenarios.explain.rank_trace import RankTrace, Step
+from clustersim.scenarios.explain.rank_trace import RankTrace, RealStep
 from clustersim.scenarios.explain.report import run_report
-from clustersim.scenarios.explain.run import Run, run_of
+from clustersim.scenarios.explain.run import RealRun, run_of
 
 TRACES = Path(__file__).parent / "traces"
 RANKS, STEPS, LAYERS, OP = 4, 3, 10, 5e-3
@@ -23,7 +23,7 @@ def run(
     factor: Callable[[int, int, int], float] = lambda *_: 1.0,
     sleep: Callable[[int], float] = lambda _: 0.0,
     on_gpu: bool = False,
-) -> Run:
+) -> RealRun:
     """Ranks that compute equal layers, sleep, and reduce their gradients together at the end of each step."""
     traces: dict[int, list[Piece]] = {rank: [] for rank in range(RANKS)}
     steps, begin = [], 0.0
@@ -42,21 +42,21 @@ def run(
         for rank, pieces in traces.items():
             call = Call("all_reduce", 1e6, "all", RANKS)
             pieces.append(Piece("gloo:all_reduce", "all_reduce", "1", ends[rank], end, call=call))
-        steps.append(Step(step, begin, end))
+        steps.append(RealStep(step, begin, end))
         begin = end
     made = (
         RankTrace(Path(f"rank{rank}.json"), rank, RANKS, "", on_gpu, tuple(pieces), tuple(steps))
         for rank, pieces in traces.items()
     )
-    return Run(tuple(with_waits(list(made))))
+    return RealRun(tuple(with_waits(list(made))))
 
 
-def late(found: Run) -> Late:
+def late(found: RealRun) -> Late:
     assert found.late is not None
     return found.late
 
 
-def hidden(found: Run) -> bool:
+def hidden(found: RealRun) -> bool:
     return Noise(found.traces).hides(late(found), 0.02 * found.step_time)
 
 

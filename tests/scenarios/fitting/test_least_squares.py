@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from clustersim.scenarios.fitting.fit_report import cross_validated
-from clustersim.scenarios.fitting.robust_fit import Parameter, Row, least_squares
+from clustersim.scenarios.fitting.robust_fit import FitRow, Parameter, cross_validated, least_squares
 from clustersim.simulator.reading.errors import CalibrationError
 
 LATENCY = Parameter("latency", 1e-6, 1e-7, 1e-3, "s", "of each message")
@@ -14,7 +13,7 @@ SIZES = [2.0**power for power in range(10, 27)]
 
 def row(size, factor=1.0, noise=0.03):
     """A message of *size* bytes over 5 us and 20 GB/s."""
-    return Row(
+    return FitRow(
         f"{size:.0f} B",
         (5e-6 + size / 20e9) * factor,
         lambda values: values["latency"] + size / values["bandwidth"],
@@ -72,4 +71,4 @@ def test_bad_rows_raise_errors():
     with pytest.raises(CalibrationError, match="no rows to fit latency"):
         least_squares([LATENCY], [])
     with pytest.raises(CalibrationError, match="nothing: predicted 0"):
-        least_squares([LATENCY], [Row("nothing", 1.0, lambda _: 0.0)])
+        least_squares([LATENCY], [FitRow("nothing", 1.0, lambda _: 0.0)])

@@ -10,7 +10,7 @@ from clustersim.scenarios.fitting import left_out
 from clustersim.scenarios.fitting.left_out import Refit, fits_without, gpus_without, refit_of, refits
 from clustersim.scenarios.fitting.nccl import transport_entries
 from clustersim.scenarios.fitting.provenance import fitted_to
-from clustersim.scenarios.fitting.robust_fit import Parameter, Row
+from clustersim.scenarios.fitting.robust_fit import FitRow, Parameter
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.reading.yaml_and_json import read, yaml_text
 
@@ -98,8 +98,8 @@ def test_a_run_takes_the_fit_of_nccl_without_its_own_gpu(tmp_path: Path) -> None
 
 
 def test_a_parameter_that_no_row_informs_has_the_mean_of_its_family() -> None:
-    def row(name: str, measured: float) -> Row:
-        return Row("a", measured, lambda values: values[name], {"data": "a"}, frozenset({name}))
+    def row(name: str, measured: float) -> FitRow:
+        return FitRow("a", measured, lambda values: values[name], {"data": "a"}, frozenset({name}))
 
     parameters = [Parameter(name, 1.0, 0.1, 100.0, "", "", family="hop") for name in ("x", "y", "z")]
     found = left_out._by_rows(parameters, [row("x", 2.0), row("y", 8.0)], {})
@@ -109,8 +109,8 @@ def test_a_parameter_that_no_row_informs_has_the_mean_of_its_family() -> None:
 def test_a_parameter_that_no_other_source_informs_has_its_start() -> None:
     """Two parameters, one measured by both sources and one by one of them only: means of what is left."""
 
-    def row(data: str, name: str, measured: float) -> Row:
-        return Row(data, measured, lambda values: values[name], {"data": data}, frozenset({name}))
+    def row(data: str, name: str, measured: float) -> FitRow:
+        return FitRow(data, measured, lambda values: values[name], {"data": data}, frozenset({name}))
 
     def parameter(name: str) -> Parameter:
         return Parameter(name, 2.0, 0.1, 10.0, "", "")

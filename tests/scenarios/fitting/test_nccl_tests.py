@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clustersim.scenarios.calibrate.table_fit import fit
+from clustersim.scenarios.calibrate.imported_measurements import fit_tables
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.fitting.nccl_tests import PARAMETERS, predicted, rows, stages, values_of
-from clustersim.scenarios.fitting.robust_fit import HUBER, Row
+from clustersim.scenarios.fitting.robust_fit import HUBER, FitRow
 from clustersim.simulator.network.library.calibration_file import loaded
 from clustersim.simulator.network.library.nccl import nccl
 from clustersim.simulator.reading.errors import CalibrationError
@@ -28,11 +28,11 @@ def shipped() -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def measured() -> list[Row]:
+def measured() -> list[FitRow]:
     return [row for name in TABLES for row in rows(PUBLISHED / f"{name}.csv")]
 
 
-def test_what_is_shipped_is_near_the_measured(measured: list[Row]) -> None:
+def test_what_is_shipped_is_near_the_measured(measured: list[FitRow]) -> None:
     """One server, 1 MiB to 1 GiB: 4.2 % in the mean; 32 GPUs of 4 servers from 32 KiB: 7.3 %; 8 H100: 5.1 %. Four
     collectives on 2 to 8 H100, B200 and GB200: 8 % from 1 MiB on, 6 % below."""
     values = shipped()
@@ -50,7 +50,7 @@ def test_what_is_shipped_is_near_the_measured(measured: list[Row]) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [parameter.name for parameter in PARAMETERS])
-def test_no_other_value_of_a_parameter_fits_better(name: str, measured: list[Row]) -> None:
+def test_no_other_value_of_a_parameter_fits_better(name: str, measured: list[FitRow]) -> None:
     """By Huber's loss and what is known beside the rows, a tenth up or down; other parameters as its stage has them."""
     values: dict[str, float] = {}
     for parameters, part in stages(measured):
@@ -85,7 +85,7 @@ def test_a_table_of_something_else_is_told(tmp_path: Path) -> None:
         CalibrationError,
         match=r"layers\.csv: is no table that can be fitted; a table of all-reduces has the columns gpu",
     ):
-        fit([path], tmp_path / "out.yaml")
+        fit_tables([path], tmp_path / "out.yaml")
 
 
 def test_a_table_of_one_machine_is_fitted_without_what_only_others_tell(tmp_path: Path) -> None:

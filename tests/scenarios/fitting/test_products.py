@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from clustersim.scenarios.calibrate.table_fit import fit
+from clustersim.scenarios.calibrate.imported_measurements import fit_tables
 from clustersim.scenarios.fitting.products import (
     IN_STEPS,
     QUANTITIES,
@@ -120,6 +120,6 @@ def test_a_bad_table_is_told_in_one_sentence(tmp_path: Path, text: str, message:
     path = tmp_path / "products.csv"
     path.write_text(text)
     with pytest.raises(CalibrationError) as error:
-        fit([path], tmp_path / "out.yaml")
+        fit_tables([path], tmp_path / "out.yaml")
     assert message in str(error.value)
     assert "\n" not in str(error.value)

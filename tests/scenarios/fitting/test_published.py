@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clustersim.scenarios import Scenario
-from clustersim.scenarios.calibrate.table_fit import fit
+from clustersim.scenarios.calibrate.imported_measurements import fit_tables
 from clustersim.scenarios.fitting import gpus, published_runs
 from clustersim.scenarios.fitting import gpus as profiles
 from clustersim.scenarios.fitting.gpus import A100_PARAMETERS, V100_PARAMETERS
@@ -102,7 +102,7 @@ def test_a_table_goes_to_the_scenario_that_reads_it():
 
 
 def test_the_fit_of_the_v100_is_written_with_what_it_covers(tmp_path):
-    report = fit([measured(gpus.PROFILES)], tmp_path / "v100.yaml")
+    report = fit_tables([measured(gpus.PROFILES)], tmp_path / "v100.yaml")
     assert "v100.convolution_efficiency" in report
     data = read(tmp_path / "v100.yaml").data
     assert len(data["covariance"]) == len(data["parameters"]) == len(profiles.PROFILE_PARAMETERS)
@@ -127,9 +127,9 @@ def test_a_file_that_nobody_reads_is_told(tmp_path):
     path = tmp_path / "unknown.csv"
     path.write_text("a,b\n1,2\n")
     with pytest.raises(CalibrationError, match="is no table that can be fitted"):
-        fit([path], tmp_path / "out.yaml")
+        fit_tables([path], tmp_path / "out.yaml")
 
 
 def test_one_fit_is_of_one_kind(tmp_path):
     with pytest.raises(CalibrationError, match="one fit is of one kind of cost"):
-        fit([measured(LAYER), measured("nccl_measured")], tmp_path / "out.yaml")
+        fit_tables([measured(LAYER), measured("nccl_measured")], tmp_path / "out.yaml")

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from clustersim.scenarios import Scenario
-from clustersim.scenarios.campaign import drawing
 from clustersim.scenarios.campaign.campaign import run as campaign_run
-from clustersim.scenarios.campaign.report import report
+from clustersim.scenarios.campaign.report import draw, report
+from clustersim.simulator.charts import campaign as charts
 from clustersim.simulator.charts.collective_steps import messages, rounds_of
 from clustersim.simulator.charts.network import IDLE, edge_colour
 from clustersim.simulator.charts.pipeline import box_lengths
@@ -103,11 +103,11 @@ def test_categories_are_bars_and_numbers_a_line() -> None:
 
 def test_percentiles_of_a_campaign_are_those_of_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
-    monkeypatch.setattr(drawing, "draw_campaign", lambda course, path, title: drawn.append(course))
+    monkeypatch.setattr(charts, "draw_campaign", lambda course, path, title: drawn.append(course))
     failures = {"mtbf_per_gpu": "2 h", "restart": "2 min"}
     days = {"training.samples": 1e6, "campaign": {"failures": failures, "repeats": 12}}
     campaign = campaign_run(Scenario.load("hello", days))
-    drawing.draw(campaign, tmp_path / "c.png")
+    draw(campaign, tmp_path / "c.png")
     (course,) = drawn
     text = report(campaign)
     for name, seconds in course.percentiles.items():

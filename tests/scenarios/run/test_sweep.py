@@ -16,7 +16,7 @@ from clustersim.scenarios import Scenario
 from clustersim.scenarios.results.expectations import flat
 from clustersim.scenarios.run.sweep import Sweep
 from clustersim.scenarios.run.sweep_report import dimension, less_is_better
-from clustersim.scenarios.run.sweep_table import Axis, Row, of_mapping, of_options, points, scalars
+from clustersim.scenarios.run.sweep_table import SweepAxis, SweepRow, of_mapping, of_options, points, scalars
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
 
 BATCH, GPUS, PP = "training.global_batch_size", "cluster.gpus", "parallelism.pp"
@@ -50,7 +50,7 @@ def test_zipped_values_are_taken_together() -> None:
 
 @given(st.lists(st.lists(st.integers(), unique=True, min_size=1, max_size=4), min_size=1, max_size=3))
 def test_a_product_has_each_combination_once_with_the_last_axis_fastest(several: list[list[int]]) -> None:
-    axes = [Axis(f"a.{number}", tuple(values)) for number, values in enumerate(several)]
+    axes = [SweepAxis(f"a.{number}", tuple(values)) for number, values in enumerate(several)]
     assert [tuple(point.values()) for point in points(axes)] == list(product(*several))
 
 
@@ -109,13 +109,17 @@ def test_a_key_that_only_some_values_allow_is_no_bad_input() -> None:
     assert zero.error is None
 
 
-def made(rows: list[Row]) -> Sweep:
-    return Sweep("x", (Axis("a", (1, 2)),), tuple(rows))
+def made(rows: list[SweepRow]) -> Sweep:
+    return Sweep("x", (SweepAxis("a", (1, 2)),), tuple(rows))
 
 
 def test_a_table_has_every_column_in_every_row(tmp_path: Path) -> None:
-    rows = [Row({"a": [1]}, "", {"mfu": 0.1, "fits": True}), Row({"a": 2}, "", {"hfu": None, "mfu": 1}), Row({"a": 3})]
-    sweep = made([*rows, Row({"a": 4}, error='a, "b"\nc')])
+    rows = [
+        SweepRow({"a": [1]}, "", {"mfu": 0.1, "fits": True}),
+        SweepRow({"a": 2}, "", {"hfu": None, "mfu": 1}),
+        SweepRow({"a": 3}),
+    ]
+    sweep = made([*rows, SweepRow({"a": 4}, error='a, "b"\nc')])
     assert sweep.columns == ["a", "error", "mfu", "fits", "hfu"]
     sweep.write(tmp_path / "x.csv")
     sweep.write(tmp_path / "x.csv.gz")
@@ -155,7 +159,9 @@ def test_a_frame_has_the_columns_and_rows() -> None:
 
 def test_a_parquet_file_has_the_table(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    made([Row({"a": 1}, "", {"mfu": 1, "fits": True}), Row({"a": "b"}, "", {"mfu": 0.5})]).write(tmp_path / "x.parquet")
+    made([SweepRow({"a": 1}, "", {"mfu": 1, "fits": True}), SweepRow({"a": "b"}, "", {"mfu": 0.5})]).write(
+        tmp_path / "x.parquet"
+    )
     assert parquet.read_table(tmp_path / "x.parquet").to_pydict() == {
         "a": ["1", "b"],
         "error": [None, None],

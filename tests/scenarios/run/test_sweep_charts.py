@@ -10,24 +10,24 @@ from matplotlib.lines import Line2D
 
 from clustersim.scenarios.run.sweep import Sweep
 from clustersim.scenarios.run.sweep_chart import Plot
-from clustersim.scenarios.run.sweep_table import Axis, Row
+from clustersim.scenarios.run.sweep_table import SweepAxis, SweepRow
 from clustersim.simulator.charts.sweep import HeatMap, HeatMapCell, heat_map_chart
 from clustersim.simulator.reading.errors import SimulatorError
 
 TP, MICRO, BANDWIDTH = "parallelism.tp", "training.micro_batch_size", "cluster.bandwidth"
 
 
-def swept(values: dict[str, list[Any]], rows: list[Row]) -> Sweep:
-    return Sweep("toy", tuple(Axis(key, tuple(several)) for key, several in values.items()), tuple(rows))
+def swept(values: dict[str, list[Any]], rows: list[SweepRow]) -> Sweep:
+    return Sweep("toy", tuple(SweepAxis(key, tuple(several)) for key, several in values.items()), tuple(rows))
 
 
 def grid() -> Sweep:
     """Four runs: 8, 4 and 2 s of which the last does not fit, and one that failed."""
 
-    def row(tp: int, micro: int, seconds: float, fits: bool = True) -> Row:
-        return Row({TP: tp, MICRO: micro}, "", {"step_time_s": seconds, "mfu": 1 / seconds, "memory.fits": fits})
+    def row(tp: int, micro: int, seconds: float, fits: bool = True) -> SweepRow:
+        return SweepRow({TP: tp, MICRO: micro}, "", {"step_time_s": seconds, "mfu": 1 / seconds, "memory.fits": fits})
 
-    rows = [row(1, 1, 8.0), row(1, 2, 4.0), row(2, 1, 2.0, fits=False), Row({TP: 2, MICRO: 2}, error="no")]
+    rows = [row(1, 1, 8.0), row(1, 2, 4.0), row(2, 1, 2.0, fits=False), SweepRow({TP: 2, MICRO: 2}, error="no")]
     return swept({TP: [1, 2], MICRO: [1, 2]}, rows)
 
 
@@ -80,7 +80,7 @@ def test_one_key_is_a_line_for_each_value_of_the_other(drawn: list[Figure]) -> N
 
 def test_quantities_are_placed_by_their_value_and_words_in_their_order(drawn: list[Figure]) -> None:
     for values in (["1 GB/s", "500 MB/s"], ["ring", "auto"]):
-        rows = [Row({BANDWIDTH: value}, "", {"step_time_s": 1.0}) for value in values]
+        rows = [SweepRow({BANDWIDTH: value}, "", {"step_time_s": 1.0}) for value in values]
         swept({BANDWIDTH: values}, rows).plot("x.png")
     assert [place for place, _ in points(drawn[0].axes[0].lines[0])] == [5e8, 1e9]
     bars = drawn[-1].axes[0].patches
@@ -92,7 +92,10 @@ def test_quantities_are_placed_by_their_value_and_words_in_their_order(drawn: li
 
 def test_cells_that_several_runs_share_have_the_best(drawn: list[Figure]) -> None:
     rows = [
-        Row({"a": a, "b": b, "c": c}, "", {"mfu": a + b / 10 + c / 100}) for a in (0, 1) for b in (0, 1) for c in (0, 1)
+        SweepRow({"a": a, "b": b, "c": c}, "", {"mfu": a + b / 10 + c / 100})
+        for a in (0, 1)
+        for b in (0, 1)
+        for c in (0, 1)
     ]
     sweep = swept({"a": [0, 1], "b": [0, 1], "c": [0, 1]}, rows)
     sweep.plot("x.png", "a", "b", "mfu")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from clustersim.scenarios.commands.schema import for_editors
-from clustersim.scenarios.specification.json_schema import field_docstrings, json_schema, with_descriptions
+from clustersim.scenarios.specification.specification import field_docstrings, json_schema, with_descriptions
 from clustersim.simulator.reading.quantities import Section, Time
 from clustersim.workloads.architectures.model_keys import ALIASES
 
