@@ -94,6 +94,14 @@ class _Cache(FunctionCache):
         key: tuple[Any, ...] = super()._index_key(signature, codegen)  # type: ignore[no-untyped-call]
         return *key, constants
 
+    def load_overload(self, signature: Signature, target: Any) -> Any:
+        """Return the code on disk; none if it was kept for types of an earlier version, which are no longer there."""
+        try:
+            return super().load_overload(signature, target)  # type: ignore[no-untyped-call]
+        except (AttributeError, ImportError):
+            self.flush()  # type: ignore[no-untyped-call]
+            return None
+
     def save_overload(self, signature: Signature, data: Any) -> None:
         """Keep the code, if there is room. It can be used in any case."""
         try:

@@ -39,6 +39,7 @@ def test_only_scenarios_are_listed_as_scenarios(capsys: pytest.CaptureFixture[st
         assert (
             {"cluster", "collective"} <= data.keys()
             or {"cluster", "model", "training"} <= data.keys()
+            or {"cluster", "jobs"} <= data.keys()
             or "table" in data
         )
     assert Scenario.load(listed_names[0]).name == listed_names[0]

@@ -94,7 +94,7 @@ def test_the_topology_of_each_variant_is_shown(capsys: pytest.CaptureFixture[str
 def test_a_nic_without_a_kind_is_told_the_kinds(link: str, capsys: pytest.CaptureFixture[str]) -> None:
     told = refusal(capsys, SERVERS.replace("kind: ib_hdr", link))
     assert "cluster.node.nic.kind: is required: one of efa_100, " in told
-    assert "ib_hdr, ib_ndr" in told
+    assert "ib_hdr, ib_hdr100, ib_ndr" in told
     assert "or, beside a bandwidth and a latency, any word of your own, e.g. rdma or tcp" in told
 
 

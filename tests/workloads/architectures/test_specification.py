@@ -126,7 +126,7 @@ def test_software_stacks() -> None:
     asynchronous |= {"megascale", "megascale_overlap", "megascale_pp_overlap", "xla"}
     fused = {*asynchronous, "megatron_2021", "megatron_deepspeed", "megatron_deepspeed_2021"}
     fused |= {"ddp_compile", "fsdp_compile", "alpa", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
-    fused |= {"internlm", "megatron_early_2021", "torchtune", "deepspeed", "megatron_core_2025"}
+    fused |= {"gaudi", "internlm", "megatron_early_2021", "torchtune", "deepspeed", "megatron_core_2025"}
     stacks = {name: software(name) for name in (*names("clustersim.workloads.software"), *aliases())}
     unfused = {
         "ddp",

@@ -114,3 +114,33 @@ def test_without_a_writable_folder_it_is_compiled_in_every_run(loop, tmp_path):
             "compiling the event loop, about 10 s in every run: no folder to keep it in can be written; "
             "set NUMBA_CACHE_DIR to one\n"
         )
+
+
+OF_A_TUPLE = """
+from tuples import PAIR
+from clustersim.simulator.engine.compiled.compilation import compiled
+
+print(compiled("the sum", 1)(lambda pair: pair.left + pair.right)(PAIR(2, 3)))
+"""
+
+PAIRS = """
+from typing import NamedTuple
+
+class NAME(NamedTuple):
+    left: int
+    right: int
+
+PAIR = NAME
+"""
+
+
+@pytest.mark.exhaustive
+def test_code_for_a_type_that_is_gone_is_compiled_again(tmp_path):
+    (tmp_path / "sums.py").write_text(OF_A_TUPLE)
+    own = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "PYTHONDONTWRITEBYTECODE": "1"}
+    for name in ("Pair", "Couple"):
+        (tmp_path / "tuples.py").write_text(PAIRS.replace("NAME", name))
+        environment = {**os.environ, **own, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        command = [sys.executable, tmp_path / "sums.py"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
