@@ -10,7 +10,7 @@ from tests.samples import sample
 
 SEED = 33
 
-SCENARIOS, FILES = 4, 10
+SCENARIOS, FILES = 6, 10
 """Of each part of the test; a scenario takes a quarter of a second of processor time, a file a tenth."""
 
 SLOW = ("sweep",)
