@@ -88,6 +88,7 @@ KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
 
 _PHASES = {"F": "forward", "B": "backward", "I": "backward", "W": "backward", "R": "backward", "O": "optimizer"}
+"""The phase of a real kernel by that of an action; torch recomputes within the backward pass."""
 _ACTION = re.compile(r"\d+([FBIWRO])")
 
 
@@ -233,17 +234,6 @@ def _loading(file: TraceFile) -> Iterator[Piece]:
             yield Piece(event.name, LOADING, "host", event.begin, event.end)
 
 
-_PHASE_OF_ACTION = {
-    "F": "forward",
-    "B": "backward",
-    "I": "backward",
-    "W": "backward",
-    "R": "backward",
-    "O": "optimizer",
-}
-"""The phase of a real kernel by that of an action; torch recomputes within the backward pass."""
-
-
 def simulated(timeline: Timeline, ranks: Sequence[int]) -> list[RankTrace]:
     """Return the simulated traces of *ranks*. The wait of a communication is the time from ready to begin."""
     begin, end = timeline.window
@@ -281,7 +271,7 @@ def _simulated_part(op: Op, call: Call | None) -> str:
         return HOST if op.on_host else COPY
     if isinstance(op, Delay) or (isinstance(op, Compute) and op.on == "host"):
         return HOST
-    return _PHASE_OF_ACTION.get(op.action.phase, "compute") if op.action else "compute"
+    return _PHASES.get(op.action.phase, "compute") if op.action else "compute"
 
 
 def _simulated_call(timeline: Timeline, rank: int, op: Op) -> Call | None:

@@ -231,11 +231,6 @@ def summary(run: RealRun, scenario: Scenario | None) -> dict[str, Any]:
     return found
 
 
-def _size(one: Size) -> dict[str, Any]:
-    call = {"kind": one.call.kind, "bytes": one.call.nbytes, "ranks": one.call.ranks, "per_step": one.per_step}
-    return {**call, "transfer_s": one.seconds, "wait_s": one.waited, "busbw": one.busbw}
-
-
 def _late_numbers(run: RealRun) -> dict[str, Any] | None:
     late = run.late
     if late is None:

@@ -2,11 +2,11 @@
 
 Each candidate is a scenario with its own software stack and precision, as `run` takes them.
 
-The schedule is made by the passes of the scenario itself, on priced layers (`layers`), so it has the same pipeline
-order, buckets, updates and allocations. One rank of each program is executed by the engine on transfers of known
-duration (`transfers`). Of many micro-batches only a few are executed: in the steady state of a pipeline each further
-one adds the same time and no memory. An order that holds more activations the more micro-batches there are, such as
-GPipe's, has no steady state: all of them are executed.
+The schedule is made by the passes of the scenario itself, on priced layers (`priced_layers`), so it has the same
+pipeline order, buckets, updates and allocations. One rank of each program is executed by the engine on transfers of
+known duration (`priced_transfers`). Of many micro-batches only a few are executed: in the steady state of a pipeline
+each further one adds the same time and no memory. An order that holds more activations the more micro-batches there
+are, such as GPipe's, has no steady state: all of them are executed.
 
 Facts of a pipeline order that do not depend on the number of micro-batches.
 """

@@ -118,7 +118,7 @@ def test_an_interrupt_of_the_simulation_is_told(
 def test_an_interrupted_process_says_so_and_leaves_no_folder(tmp_path: Path) -> None:
     code = (
         "import os, signal\n"
-        "import clustersim.simulator.charts as plot\n"
+        "import clustersim.simulator.charts.figures as plot\n"
         "plot.draw = lambda *a, **o: os.kill(os.getpid(), signal.SIGINT)\n"
         "from clustersim.scenarios.commands.command_line import run\n"
         "raise SystemExit(run(['run', 'hello']))"
