@@ -186,7 +186,8 @@ class TestOnRealNetworks:
         process.send_signal(number)
         process.communicate(timeout=30)
         assert network_namespaces.listed(mine) == []
-        assert process.returncode in (-number, 1)
+        # what is ignored from outside, as hangups are by nohup, cannot end it: it exits as a shell tells it
+        assert process.returncode in (-number, 128 + number, 1)
 
     def test_leftovers_of_a_killed_run_and_their_processes_are_removed(self):
         process = standing()
