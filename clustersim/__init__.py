@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from clustersim.scenarios.results.result import Result
     from clustersim.scenarios.run.sweep import Sweep
     from clustersim.scenarios.scenario import Scenario
-    from clustersim.scenarios.search.chains.problem import problem_of
-    from clustersim.scenarios.search.chains.published_plans import overrides, propose
+    from clustersim.scenarios.search.planning_problem import problem_of
+    from clustersim.scenarios.search.published_plans import overrides, propose
     from clustersim.scenarios.search.ranking import rank
     from clustersim.simulator.analysis.critical_path import slack
     from clustersim.simulator.analysis.timeline import Span, Timeline
-    from clustersim.simulator.engine.interface.variation import Variation
-    from clustersim.simulator.engine.simulate import simulate
+    from clustersim.simulator.engine.variation import Variation
     from clustersim.simulator.hardware.accelerator import Accelerator, Software
     from clustersim.simulator.hardware.cluster import Cluster
     from clustersim.simulator.hardware.kernel import BYTES, Kernel, matmul, memory_bound
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from clustersim.simulator.schedule.pipeline_order import Action, Order
     from clustersim.simulator.schedule.program import Program
     from clustersim.simulator.schedule.schedule import Schedule
+    from clustersim.simulator.simulate import simulate
     from clustersim.topologies import cluster
     from clustersim.topologies.wiring.network import FabricRouter, Network, Port
     from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
@@ -144,13 +144,13 @@ _HOMES = {
     "scenarios.results.result": "Result",
     "scenarios.run.sweep": "Sweep",
     "scenarios.scenario": "Scenario",
-    "scenarios.search.chains.problem": "problem_of",
-    "scenarios.search.chains.published_plans": "overrides propose",
+    "scenarios.search.planning_problem": "problem_of",
+    "scenarios.search.published_plans": "overrides propose",
     "scenarios.search.ranking": "rank",
     "simulator.analysis.critical_path": "slack",
     "simulator.analysis.timeline": "Span Timeline",
-    "simulator.engine.interface.variation": "Variation",
-    "simulator.engine.simulate": "simulate",
+    "simulator.engine.variation": "Variation",
+    "simulator.simulate": "simulate",
     "simulator.hardware.accelerator": "Accelerator Software",
     "simulator.hardware.cluster": "Cluster",
     "simulator.hardware.kernel": "BYTES Kernel matmul memory_bound",

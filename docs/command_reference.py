@@ -24,9 +24,9 @@ of the [scenario reference](scenario.md). Exit status: 0 ok, 1 an expectation mi
 every ten seconds."""
 
 GROUPS = {
-    "Predict": ("run", "memory", "mfu", "check", "show", "plot", "compare", "report"),
+    "Predict": ("run", "memory", "mfu", "check", "show", "plot", "compare", "report", "serve"),
     "Search": ("plan", "sweep", "sensitivity", "campaign"),
-    "Begin and exchange": ("init", "import", "export", "list", "schema", "serve"),
+    "Begin and exchange": ("init", "import", "export", "list", "schema"),
     "Measure": ("validate", "calibrate", "explain", "accuracy"),
 }
 """Commands by what they are for; others stand at the end."""

@@ -86,6 +86,14 @@ def _offload() -> int:
     return status
 
 
+def _queue() -> int:
+    """Draw which job holds which node in a queue with backfilling."""
+    name = "queue_by_policy"
+    found = Scenario.load(name).variants["backfill"].run()
+    found.plot("timeline", DOCS / "queue.png", title=f"{name} on 16 nodes of 4 V100: backfill, by_leaf")
+    return 0
+
+
 def _compression() -> int:
     """Draw signs, whose messages are decoded beside the backward pass."""
     name = "slow_network_compression"
@@ -157,6 +165,7 @@ PICTURES: dict[str, Callable[[], int]] = {
     "buckets": _buckets,
     "local_steps": _local_steps,
     "offload": _offload,
+    "queue": _queue,
     "compression": _compression,
     "sweep": _sweep,
     "plan": _plan,

@@ -26,7 +26,7 @@ CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
 
 
 @dataclass(frozen=True)
-class Machine:
+class PresetMachine:
     """*gpus* of the preset *cluster*, or all of its *nodes*; *assumed*: the user has named no cluster."""
 
     cluster: str
@@ -45,12 +45,12 @@ ASSUMED = "dgx_h100"
 """The cluster of a question that names none: the most widespread server with eight GPUs."""
 
 
-def machine(cluster: str | None, nodes: int | None, gpus: int | None) -> Machine:
+def machine(cluster: str | None, nodes: int | None, gpus: int | None) -> PresetMachine:
     """Return the machine of a question. Raises `ScenarioError` if *gpus* do not fill *nodes*, or nodes."""
     name = cluster or ASSUMED
     each = len(defaults.cluster_of({"preset": name, "nodes": 1}).gpus)
     if gpus is None:
-        return Machine(name, nodes or 1, (nodes or 1) * each, each, cluster is None)
+        return PresetMachine(name, nodes or 1, (nodes or 1) * each, each, cluster is None)
     if nodes is not None and gpus != nodes * each:
         raise ScenarioError(f"--gpus {gpus}: {nodes} nodes of {name} have {nodes * each} GPUs; give one of both")
     if gpus > each and gpus % each:
@@ -58,7 +58,7 @@ def machine(cluster: str | None, nodes: int | None, gpus: int | None) -> Machine
         raise ScenarioError(
             f"--gpus {gpus}: does not fill nodes of {each} GPUs ({name}); the nearest are {below} and {below + each}"
         )
-    return Machine(name, max(1, gpus // each), gpus, each, cluster is None)
+    return PresetMachine(name, max(1, gpus // each), gpus, each, cluster is None)
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class LayoutMemory:
         }
 
 
-def memory(model: str, on: Machine, batch: int | None = None, settings: Sequence[str] = ()) -> list[LayoutMemory]:
+def memory(model: str, on: PresetMachine, batch: int | None = None, settings: Sequence[str] = ()) -> list[LayoutMemory]:
     """Return what *model* needs *on* a machine: of the layout in *settings* (``key.path=value``), or of several.
 
     What the settings leave open is by default; recomputation is what the layout needs to fit. Raises `ScenarioError`.
@@ -124,7 +124,7 @@ def memory(model: str, on: Machine, batch: int | None = None, settings: Sequence
 
 
 def layout_memory(
-    model: str, on: Machine, batch: int | None = None, settings: Sequence[str] = (), *, chosen: bool = False
+    model: str, on: PresetMachine, batch: int | None = None, settings: Sequence[str] = (), *, chosen: bool = False
 ) -> LayoutMemory:
     """Return what *model* needs *on* a machine with *settings* and, for what they leave open, the defaults."""
     own = [*on.settings, *settings]
@@ -133,7 +133,7 @@ def layout_memory(
     return LayoutMemory(BuiltScenario.model_validate(found.added_to(data), own), found.need, chosen)
 
 
-def _layouts(scenario: BuiltScenario, on: Machine) -> Iterator[list[str]]:
+def _layouts(scenario: BuiltScenario, on: PresetMachine) -> Iterator[list[str]]:
     """Yield usual layouts as settings: sharded more and more, then cut within the node, then across nodes."""
     data = "parallelism.data={{method: {}}}"
     yield [data.format("ddp")]
@@ -151,7 +151,7 @@ def _layouts(scenario: BuiltScenario, on: Machine) -> Iterator[list[str]]:
         yield [f"parallelism.ep={tensor}", data.format("zero, stage: 1")]
 
 
-def memory_text(found: Sequence[LayoutMemory], on: Machine) -> str:
+def memory_text(found: Sequence[LayoutMemory], on: PresetMachine) -> str:
     """Return a table of *found*: a row for each layout, bytes by category and the sum beside the capacity."""
     scenario, capacity = found[0].scenario, found[0].need.capacity
     model, training = scenario.model, scenario.specification.training
@@ -247,7 +247,7 @@ class LoggedStep:
 
 def logged_step(
     model: str,
-    on: Machine,
+    on: PresetMachine,
     seconds: float,
     batch: int,
     tokens: str | None = None,

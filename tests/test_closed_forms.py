@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.mesh import Axis, Mesh
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 
 FIDELITIES = st.sampled_from(["flow", "chunk", "alpha_beta"])

@@ -17,10 +17,10 @@ from clustersim.scenarios.run.running import simulated
 from clustersim.scenarios.specification.loading import shipped
 from clustersim.simulator.analysis import metrics, network_traffic
 from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.network.candidates import GroupTopology
 from clustersim.simulator.network.library import tuner
 from clustersim.simulator.network.library.calibration_file import transport
-from clustersim.simulator.network.placing.candidates import GroupTopology
-from clustersim.simulator.network.placing.routes import connection
+from clustersim.simulator.network.routes import connection
 from clustersim.simulator.schedule.mesh import family
 from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Op, Send
 from clustersim.simulator.schedule.schedule import Schedule

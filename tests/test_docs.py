@@ -43,6 +43,7 @@ COMMANDS = sorted(
 )
 MADE_THERE = (
     "mine.yaml",
+    "traces",
     "purchase.yaml",
     "plans.yaml",
     "runs/a",

@@ -15,8 +15,7 @@ from clustersim.scenarios import Scenario
 from clustersim.scenarios.run.running import simulated
 from clustersim.simulator.analysis.timeline import Columns, Timeline
 from clustersim.simulator.charts.rows import Shown, rows
-from clustersim.simulator.engine.interface.variation import Variation
-from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.kernel import matmul
 from clustersim.simulator.network.library.nccl import nccl
@@ -24,6 +23,7 @@ from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective, Compute
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.simulator.traces import perfetto_and_chrome
 from tests.test_conservation import Case, every_case, timelines
 

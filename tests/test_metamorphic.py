@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.simulator.engine.interface.variation import Variation
-from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.memory.compute import compute

@@ -106,7 +106,7 @@ def test_pictures_are_whole_and_of_a_legible_size(path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "fault"),
     [
-        ("from clustersim.simulator.engine.simulate import simulate", "imports clustersim.simulator.engine.simulate"),
+        ("from clustersim.simulator.simulate import simulate", "imports clustersim.simulator.simulate"),
         ("from clustersim.scenarios.search.answer import answer", "imports clustersim.scenarios.search.answer"),
         ("result._timeline", "uses _timeline"),
         ("print('/home/me/runs')", "tells /home/"),

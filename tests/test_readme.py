@@ -72,7 +72,7 @@ def test_the_readme_is_short_and_its_table_is_of_the_accuracy_page(monkeypatch: 
 
 
 def test_nothing_that_is_simulated_is_said_not_to_be() -> None:
-    page = import_module("clustersim.scenarios.evaluate.accuracy")
+    page = import_module("clustersim.scenarios.accuracy.accuracy")
     denied = (ROOT / "ACCURACY.md").read_text().partition("## What is not modelled")[2].partition("\n## ")[0]
     simulated = (ROOT / "docs" / "what_is_simulated.md").read_text()
     denied += simulated.partition("Not simulated:")[2] + " ".join(page.NOT_MODELLED)

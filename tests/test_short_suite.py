@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.scenarios.commands import terminal
-from tests.benchmarks.mutations import Faults, drawn, near
+from tests.benchmarks.faults import Fault, Faults, drawn, functions_of
+from tests.benchmarks.mutations import BUDGET, Recorded, importing, selected
 from tests.benchmarks.processes import ROOT
 from tests.conftest import shorten
 from tests.samples import sample
@@ -76,12 +79,54 @@ def test_faults_are_drawn_from_all_parts_and_change_the_source() -> None:
     faults = drawn(10, seed=3)
     assert faults == drawn(10, seed=3)
     assert [one.part for one in faults] == ["engine", "collectives", "pipelines", "memory", "pricing"] * 2
-    for fault in faults:
-        source = (ROOT / fault.file).read_bytes()
-        mutant = source[: fault.begin] + fault.after.encode() + source[fault.end :]
-        assert ast.dump(ast.parse(mutant)) != ast.dump(ast.parse(source)), fault
+    for one in faults:
+        source = (ROOT / one.file).read_bytes()
+        mutant = source[: one.begin] + one.after.encode() + source[one.end :]
+        assert ast.dump(ast.parse(mutant)) != ast.dump(ast.parse(source)), one
 
 
-def test_near_tests_import_the_module() -> None:
-    assert near("workloads/pipelines/varuna.py")[-2:] == ["tests/workloads/pipelines", "workloads/pipelines/varuna.py"]
-    assert "tests/simulator/engine/interface/test_pricing.py" in near("simulator/engine/interface/pricing.py")
+SOURCE = """
+a = 1
+class B:
+    c = 2
+    def d(self):
+        def e():
+            return 3
+        return e() + 4
+def f(): return 5
+"""
+
+
+def test_functions_are_named_as_the_interpreter_names_them() -> None:
+    def named(code: CodeType) -> Iterator[str]:
+        for inner in code.co_consts:
+            if isinstance(inner, CodeType):
+                yield inner.co_qualname
+                yield from named(inner)
+
+    found = functions_of(ast.parse(SOURCE))
+    assert found == {"B.d": (5, 8), "B.d.<locals>.e": (6, 7), "f": (9, 9)}
+    assert set(found) == set(named(compile(SOURCE, "source", "exec"))) - {"B"}
+
+
+def fault(file: str, function: str) -> Fault:
+    return Fault("part", file, 1, function, 0, 0, "1", "(2)")
+
+
+def test_a_fault_is_given_to_the_tests_that_call_its_function() -> None:
+    file = "workloads/pipelines/varuna.py"
+    users = "tests/scenarios/test_varuna.py", "tests/workloads/pipelines/test_varuna.py"
+    known = [
+        Recorded("tests/a.py::calls", 1.0, frozenset({f"{file}:varuna"})),
+        Recorded("tests/a.py::neighbour", 2.0, frozenset({"workloads/pipelines/gpipe.py:gpipe"})),
+        *(Recorded(f"{user}::reads", 3.0, frozenset({"scenarios/scenario.py:load"})) for user in users),
+        Recorded("tests/a.py::late", BUDGET, frozenset({f"{file}:varuna"})),
+    ]
+
+    def tests(function: str) -> list[str]:
+        return [one.test for one in selected(fault(file, function), known)]
+
+    assert tests("varuna") == ["tests/a.py::calls"]
+    assert tests("compiled") == ["tests/a.py::calls", "tests/a.py::neighbour"]
+    assert tests("") == [*(f"{user}::reads" for user in users if user in importing(file)), "tests/a.py::calls"]
+    assert "tests/workloads/pipelines/test_varuna.py" in importing(file)

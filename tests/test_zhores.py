@@ -14,7 +14,6 @@ from clustersim.scenarios import Scenario
 from clustersim.scenarios.results.result import Result
 from clustersim.simulator.analysis import network_traffic
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.library.gloo import gloo
 from clustersim.simulator.network.library.ideal import ideal
@@ -24,6 +23,7 @@ from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 
 GPUS, NIC = 100, 12.5e9
 """EDR InfiniBand: 100 Gb/s."""

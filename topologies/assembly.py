@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.hashing import Indices, Table
+from clustersim.simulator.hardware.hashing import Indices, Numbering
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.hardware.topology import NONE, Numbered, Topology, VertexNames, Vertices, sorted_topology
 from clustersim.simulator.reading.errors import ClusterError
@@ -71,7 +71,7 @@ def _templates(wirings: Sequence[tuple[Wiring, int]]) -> list[ServerTemplate]:
 
 
 def _ports(templates: Sequence[ServerTemplate]) -> Ports:
-    table: Table[Link] = Table()
+    table: Numbering[Link] = Numbering()
     columns: list[tuple[Indices, ...]] = [(np.zeros(0, np.int64),) * 4]
     for template in templates:
         nics, servers = template.nics, template.servers
@@ -91,7 +91,7 @@ def _ports(templates: Sequence[ServerTemplate]) -> Ports:
 
 def _topology(templates: Sequence[ServerTemplate], network: Network | None) -> Topology:
     """The vertices and links of all servers, then those of the fabric."""
-    tables = KindTables(Table(), Table(), Table())
+    tables = KindTables(Numbering(), Numbering(), Numbering())
     switches = network.switches if network else []
     columns = [template.vertices(tables) for template in templates]
     kinds = np.array([tables.kinds.number(kind) for kind, _ in switches], np.int64)

@@ -5,25 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from math import inf, sqrt
+from math import sqrt
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from clustersim.simulator.hardware.accelerator import UNALIGNED, Accelerator
+from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.dataclass_keys import keys_of, made
 from clustersim.simulator.reading.document import Document, merged, part
 from clustersim.simulator.reading.quantities import (
     Bandwidth,
     Count,
-    Flag,
-    Fraction,
-    Number,
     Power,
     Rate,
     Section,
-    Size,
     Time,
 )
 from clustersim.simulator.reading.validation import Fault, near, validated
@@ -34,28 +31,10 @@ GPUS, CPUS, LINKS = "clustersim.topologies.gpus", "clustersim.topologies.cpus", 
 LinkKind = Annotated[str, AfterValidator(lambda kind: lookup.plain(LINKS, kind))]
 """A kind of link; an import path of a file of topologies/links becomes its name."""
 
-EFFICIENCIES = (
-    "matmul_efficiency",
-    "low_precision_efficiency",
-    "burst",
-    "tile_side",
-    "split_latency",
-    "product_latency",
-    "overlap",
-    "fp32_efficiency",
-    "convolution_efficiency",
-    "unaligned_efficiency",
-    "memory_efficiency",
-    "attention_efficiency",
-    "attention_backward",
-    "cudnn_attention_efficiency",
-    "cudnn_attention_backward",
-    "exponentials",
-    "spread",
-    "k_half",
-    "fp32_k_half",
-    "convolution_k_half",
-)
+STATED = ("name", "peak_flops", "memory_bandwidth", "memory_bytes", "sms", "power", "transposes")
+"""Fields of `Accelerator` that a data sheet states."""
+
+EFFICIENCIES = tuple(name for name in keys_of(Accelerator).values() if name not in STATED)
 """Shares of a peak, depths, sides and latencies of kernels, which hold for similar GPUs."""
 
 OF_PRODUCTS = ("matmul_efficiency", "low_precision_efficiency")
@@ -112,7 +91,7 @@ def products_at_power(share: float, measured: Device, gpu: Device) -> float:
     """Return the share of its peak that *gpu* reaches in products; *measured*, of its generation, reaches *share*.
 
     Long products run at the power limit. Voltage rises with the clock, so that power grows faster than the rate: four
-    Blackwell GPUs of 1,000 to 1,400 W keep one ratio of rate to the square root of power, to 3 % (scenarios/fitting/
+    Blackwell GPUs of 1,000 to 1,400 W keep one ratio of rate to the square root of power, to 3 % (scenarios/accuracy/
     products.yaml). With no power stated the share is the same.
     """
     if not measured.power or not gpu.power:
@@ -121,45 +100,20 @@ def products_at_power(share: float, measured: Device, gpu: Device) -> float:
     return min(max(share, BEST_SHARE), share * peaks * sqrt(gpu.power / measured.power))
 
 
-class Device(Sourced):
+class Device(Sourced, of=Accelerator):
     """A GPU, or a host processor (one socket): the parameters of `Accelerator`, its own links and its bus to the host.
 
-    *transposes*: products of 8 bits take operands in one layout only.
     In a scenario a mapping may begin with a *preset*, a catalogue file whose values its keys override.
     *efficiency_of*: a GPU of the catalogue on which kernels were measured. What this one does not set of `EFFICIENCIES`
-    is as there; if both are of one *generation*, products run at the rate of `products_at_power`. The parameters of
-    products are those of `Accelerator`.
+    is as there; if both are of one *generation*, products run at the rate of `products_at_power`.
     """
 
     preset: str | None = None
     efficiency_of: str | None = None
     name: str | None = None
     peak_flops: Rate | dict[str, Rate]
-    memory: Size = inf
-    memory_bandwidth: Bandwidth = inf
-    transposes: Flag = True
     sms: Count | None = None
     generation: str | None = None
-    matmul_efficiency: Fraction = 1.0
-    low_precision_efficiency: Fraction | None = None
-    burst: Number = 1.0
-    memory_efficiency: Fraction = 1.0
-    k_half: Number = 0.0
-    tile_side: Number = 0.0
-    split_latency: Time = 0.0
-    product_latency: Time = 0.0
-    overlap: Number = inf
-    fp32_efficiency: Fraction | None = None
-    fp32_k_half: Number | None = None
-    convolution_efficiency: Fraction | None = None
-    convolution_k_half: Number | None = None
-    unaligned_efficiency: Fraction = UNALIGNED
-    attention_efficiency: Fraction = 1.0
-    attention_backward: Fraction = 1.0
-    cudnn_attention_efficiency: Fraction | None = None
-    cudnn_attention_backward: Fraction | None = None
-    exponentials: Number = 0.0
-    spread: Number = 0.0
     power: Power | None = None
     links: Lanes | None = None
     bus: str | None = None
@@ -176,47 +130,17 @@ class Device(Sourced):
             return {}
         entry = device(GPUS, self.efficiency_of)
         measured = entry.accelerator()
-        made = {key: getattr(measured, key) for key in EFFICIENCIES}
+        found = {key: getattr(measured, key) for key in EFFICIENCIES}
         if self.generation is not None and self.generation == entry.generation:
             alone = measured.matmul_efficiency * measured.burst
             change = products_at_power(alone, entry, self) / alone
-            made |= {key: share * change for key in OF_PRODUCTS if (share := made[key]) is not None}
-        return {key: value for key, value in made.items() if key not in self.model_fields_set}
+            found |= {key: share * change for key in OF_PRODUCTS if (share := found[key]) is not None}
+        return {key: value for key, value in found.items() if key not in self.model_fields_set}
 
     def accelerator(self) -> Accelerator:
         """Return the accelerator by which the simulator prices kernels."""
-        return replace(self._own(), **self._inherited())
-
-    def _own(self) -> Accelerator:
-        return Accelerator(
-            name=self.name or "custom",
-            peak_flops=self.peak_flops,
-            memory_bandwidth=self.memory_bandwidth,
-            memory_bytes=self.memory,
-            transposes=self.transposes,
-            sms=self.sms or 0,
-            matmul_efficiency=self.matmul_efficiency,
-            low_precision_efficiency=self.low_precision_efficiency,
-            burst=self.burst,
-            tile_side=self.tile_side,
-            split_latency=self.split_latency,
-            product_latency=self.product_latency,
-            overlap=self.overlap,
-            memory_efficiency=self.memory_efficiency,
-            k_half=self.k_half,
-            fp32_efficiency=self.fp32_efficiency,
-            fp32_k_half=self.fp32_k_half,
-            convolution_efficiency=self.convolution_efficiency,
-            convolution_k_half=self.convolution_k_half,
-            unaligned_efficiency=self.unaligned_efficiency,
-            attention_efficiency=self.attention_efficiency,
-            attention_backward=self.attention_backward,
-            cudnn_attention_efficiency=self.cudnn_attention_efficiency,
-            cudnn_attention_backward=self.cudnn_attention_backward,
-            exponentials=self.exponentials,
-            spread=self.spread,
-            power=self.power or 0.0,
-        )
+        own = made(self, Accelerator, name=self.name or "custom", sms=self.sms or 0, power=self.power or 0.0)
+        return replace(own, **self._inherited())
 
 
 def described(folder: str, name: str) -> Document:

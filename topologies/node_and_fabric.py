@@ -14,7 +14,7 @@ from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.document import Document, merged
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.reading.names_and_parameters import parameters
-from clustersim.simulator.reading.quantities import Bandwidth, Count, Index, Section, Size, Time
+from clustersim.simulator.reading.quantities import Bandwidth, BelongsTo, Count, Index, Section, Size, Time
 from clustersim.simulator.reading.validation import Fault
 from clustersim.topologies.catalogue import CPUS, GPUS, LINKS, Device, LinkKind, described, device, known, link
 from clustersim.topologies.wiring.server import Drives, Server, Wiring
@@ -91,13 +91,11 @@ class NicSection(LinkSection):
     protocol: Literal["rdma", "tcp"] = "rdma"
     """rdma: NICs read and write memory; tcp: the operating system copies, with its latency and the limits of a core and
     of a connection."""
-    stream_bandwidth: Bandwidth | None = None
+    stream_bandwidth: Annotated[Bandwidth | None, BelongsTo("protocol", "tcp")] = None
     """Most that one TCP connection carries, e.g. 5 Gb/s between instances of AWS outside a placement group."""
 
     @model_validator(mode="after")
     def _of_tcp(self) -> Self:
-        if self.stream_bandwidth is not None and self.protocol != "tcp":
-            raise Fault("stream_bandwidth", "belongs to protocol tcp, but protocol is rdma")
         if self.protocol == "tcp" and self.kind.startswith(("ib_", "slingshot", "efa")):
             raise Fault("protocol", f"tcp over {self.kind} is not modelled; take a NIC of Ethernet, e.g. eth_100")
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -188,7 +188,7 @@ def _template_ids(groups: Sequence[_Servers], link_class: Indices) -> Indices:
 
 @dataclass(frozen=True, slots=True)
 class _Chains:
-    """By port and level: the number of the switch, and of the links down from it and up to it."""
+    """By port and level: the vertex of the switch, and the numbers of the links down from it and up to it."""
 
     switch: Indices
     down: Indices
@@ -197,16 +197,23 @@ class _Chains:
 
 def _chains(topology: Topology, ports: Ports, tree: Tree) -> _Chains | None:
     """The chains of *ports*. None if they differ in length."""
-    leaves, leaf = np.unique(np.array(tree.leaf_of, np.int64), return_inverse=True)
-    numbers = {switch: number for number, switch in enumerate(leaves.tolist())}
-    climbs = [list(_climb(topology, tree.above, switch, numbers)) for switch in leaves.tolist()]
-    down = _plugged(topology, ports, leaves[leaf])
-    if down is None or len(set(map(len, climbs))) > 1:
+    switch = np.array(tree.leaf_of, np.int64)
+    plugged = _plugged(topology, ports, switch)
+    if plugged is None:
         return None
-    above = np.array(climbs, np.int64).reshape(len(leaves), len(climbs[0]), 3)[leaf]
-    first = np.stack([leaf, down, np.full(len(ports), NONE)], axis=1)
-    chains = np.concatenate([first[:, None], above], axis=1)
-    return _Chains(chains[..., 0], chains[..., 1], chains[..., 2])
+    above = np.full(len(topology.vertices), NONE)
+    above[list(tree.above)] = list(tree.above.values())
+    up, down = np.full_like(above, NONE), np.full_like(above, NONE)
+    upward = np.flatnonzero(above[topology.source] == topology.target)
+    downward = np.flatnonzero(above[topology.target] == topology.source)
+    up[topology.source[upward]], down[topology.target[downward]] = upward, downward
+    levels = [(switch, plugged, np.full_like(switch, NONE))]
+    while (above[switch] != NONE).any():
+        if (above[switch] == NONE).any():
+            return None
+        levels.append((above[switch], down[switch], up[switch]))
+        switch = above[switch]
+    return _Chains(*(np.stack(columns, axis=1) for columns in zip(*levels, strict=True)))
 
 
 def _plugged(topology: Topology, ports: Ports, leaf: Indices) -> Indices | None:
@@ -219,13 +226,3 @@ def _plugged(topology: Topology, ports: Ports, leaf: Indices) -> Indices | None:
     link_to[topology.target[down]] = down
     found = link_to[ports.nic]
     return found if np.array_equal(topology.source[found], leaf) else None
-
-
-def _climb(
-    topology: Topology, above: Mapping[int, int], switch: int, numbers: dict[int, int]
-) -> Iterator[tuple[int, int, int]]:
-    """(number of the switch, link down from it, link up to it) for each switch above *switch*."""
-    while switch in above:
-        top = above[switch]
-        yield numbers.setdefault(top, len(numbers)), topology.leaving(top)[switch], topology.leaving(switch)[top]
-        switch = top

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from clustersim.simulator.hardware.accelerator import Accelerator
-from clustersim.simulator.hardware.hashing import Indices, Table
+from clustersim.simulator.hardware.hashing import Indices, Numbering
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.hardware.topology import NONE
 from clustersim.topologies.wiring.server import Wiring
@@ -20,9 +20,9 @@ from clustersim.topologies.wiring.server import Wiring
 class KindTables:
     """The distinct kinds of vertices, accelerators and links of a cluster, numbered."""
 
-    kinds: Table[str]
-    accelerators: Table[Accelerator]
-    links: Table[Link]
+    kinds: Numbering[str]
+    accelerators: Numbering[Accelerator]
+    links: Numbering[Link]
 
 
 @dataclass(frozen=True, eq=False)

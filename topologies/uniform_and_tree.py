@@ -13,7 +13,7 @@ import numpy as np
 
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.cluster import Cluster, Router
-from clustersim.simulator.hardware.hashing import Indices, Table
+from clustersim.simulator.hardware.hashing import Indices, Numbering
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.hardware.topology import NONE, Numbered, Topology, Vertices, sorted_topology
 
@@ -98,7 +98,7 @@ def _tree_vertices(switches: int, gpus: int, hosts: int, below: int, accelerator
 def _tree_topology(vertices: Vertices, above: Indices, links: Sequence[Link], level: Indices) -> Topology:
     """Every vertex but the root joined to the vertex *above* it by the link of its *level*."""
     below = np.flatnonzero(above != NONE)
-    table: Table[Link] = Table()
+    table: Numbering[Link] = Numbering()
     which = np.array([table.number(link) for link in links], np.int64)[level[below]]
     source = np.stack([below, above[below]], axis=1).ravel()
     target = np.stack([above[below], below], axis=1).ravel()

@@ -2,9 +2,9 @@
 
 The keys of a scenario tell the framework: `fsdp` is torch's, stages 2 and 3 of ZeRO are DeepSpeed's alone, stage 1 is
 also Megatron-LM's distributed optimizer, tensor, pipeline, context and expert parallelism of anything else are
-Megatron-LM's, and adapters on whole replicas, or with DeepSpeed, are those of Hugging Face's PEFT. So a degree alone
-never changes the framework of `fsdp` or `zero`. The generation of the accelerator tells the year, unless the scenario
-does; the scenario may tell the framework, too.
+Megatron-LM's, and adapters on whole replicas, or with DeepSpeed, are those of Hugging Face's PEFT. Stages 2 and 3 are
+driven by Hugging Face's Trainer since 2023. So a degree alone never changes the framework of `fsdp` or `zero`. The
+generation of the accelerator tells the year, unless the scenario does; the scenario may tell the framework, too.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ VERSIONS: Mapping[str, tuple[tuple[int, str], ...]] = {
         (2025, "megatron_core_2025"),
     ),
     "deepspeed": ((0, "megatron_deepspeed_2021"), (2022, "megatron_deepspeed"), (2023, "deepspeed")),
+    "zero": ((0, "megatron_deepspeed_2021"), (2022, "megatron_deepspeed"), (2023, "huggingface_deepspeed")),
 }
 """Stacks of a framework by the first year of which they are. torch has FlashAttention-2 since 2.2 (January 2024) and
 checkpoints that stop early since 2.1, Megatron Core is of 2023; of the others see their entries."""
@@ -46,7 +47,7 @@ checkpoints that stop early since 2.1, Megatron Core is of 2023; of the others s
 TORCH = 2023
 """The last year of torch before its attention became FlashAttention-2."""
 
-BEFORE_AMPERE = {"megatron": 2021, "deepspeed": 2022}
+BEFORE_AMPERE = {"megatron": 2021, "deepspeed": 2022, "zero": 2022}
 """The year of a framework on GPUs without bf16, which FlashAttention-2 does not know; of torch it is `TORCH`."""
 
 FRAMEWORKS = ("torch", "torch_compile", "jax")
@@ -167,7 +168,7 @@ def _family(
     if method == "zero":
         # Megatron-LM shares the optimizer states since 2022
         states = stage < 2
-        family = "huggingface_deepspeed" if adapters else "deepspeed"
+        family = "huggingface_deepspeed" if adapters else "zero"
         return f"zero {stage}", megatron if states and _has_bf16(gpu) else "deepspeed" if states else family
     if divided:
         return divided, megatron

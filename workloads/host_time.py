@@ -52,14 +52,14 @@ def fixed_costs(schedule: Schedule, model: Model, host: HostTime, exchange: floa
 
 
 def _with_exchange(program: Program, seconds: float) -> Program:
-    messages = {op.name for ops, _ in program.templates() for op in ops if isinstance(op, Recv) and not _is_notice(op)}
+    messages = {op.name for op in program.distinct(Recv) if not _is_notice(op)}
+    waiting = {op.name for op in program.computations() if not messages.isdisjoint(op.after)}
 
     def change(op: Op) -> Iterator[Op]:
-        if isinstance(op, Compute) and not messages.isdisjoint(op.after):
-            op = replace(op, kernels=(measured(seconds, operation=EXCHANGE), *op.kernels))
-        yield op
+        assert isinstance(op, Compute)
+        yield replace(op, kernels=(measured(seconds, operation=EXCHANGE), *op.kernels))
 
-    return program.map_ops(change) if messages else program
+    return program.map_ops(change, waiting) if waiting else program
 
 
 def _with_host(program: Program, model: Model, host: HostTime, batches: int) -> Program:
@@ -79,10 +79,10 @@ def _with_host(program: Program, model: Model, host: HostTime, batches: int) -> 
 
     def change(op: Op) -> Iterator[Op]:
         yield op
-        if seconds.get(op.name):
+        if seconds[op.name]:
             yield Delay(name=f"{op.name}.host", action=op.action, stream=op.stream, seconds=seconds[op.name])
 
-    return program.map_ops(change)
+    return program.map_ops(change, seconds)
 
 
 def tensors_by_stage(program: Program, model: Model) -> dict[int, int]:
@@ -96,6 +96,6 @@ def _sum(tensors: dict[int, int], stages: Collection[int]) -> int:
     return sum(tensors.get(stage, 0) for stage in stages)
 
 
-def _is_notice(op: Recv) -> bool:
+def _is_notice(op: Op) -> bool:
     """True if *op* stands for the clock of a scheduler that recomputes late: no host waits for it."""
     return op.action is not None and op.action.phase == "R"

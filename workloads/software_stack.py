@@ -6,6 +6,7 @@ Other stacks are compositions of these, in ``workloads/software/_aliases.yaml``:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,10 +14,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.reading.dataclass_keys import made
 from clustersim.simulator.reading.document import Document, merged, part
 from clustersim.simulator.reading.lookup import UnknownName, data_file, names, nearest, plain
 from clustersim.simulator.reading.names_and_parameters import known
-from clustersim.simulator.reading.quantities import Amount, Count, Flag, Index, Ratio, Section, Time, number
+from clustersim.simulator.reading.quantities import Flag, Section, Time, number
 from clustersim.simulator.reading.validation import Fault, validated
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.workloads.default_software_stack import AUTO, FRAMEWORKS
@@ -43,7 +45,7 @@ Year = Annotated[int, BeforeValidator(number(2016, 2099))]
 """From the year of the first release of PyTorch."""
 
 
-class StackKeys(Section):
+class StackKeys(Section, of=Software, without=("name",)):
     """What a software stack costs and how it works. As in `Software`, and:
 
     *torch_compile*: TorchInductor fuses pointwise operators, norms, softmax and loss into a kernel each; the kernels of
@@ -51,84 +53,12 @@ class StackKeys(Section):
     products are padded (torch/_inductor/config.py, shape_padding).
     """
 
-    launch: Time = 0.0
-    """Host time to launch a kernel, e.g. 5 us."""
     fused: Flag | list[Fusible] | None = None
     """Operators other than products that have one kernel each: all (true), none (false), or a list."""
     torch_compile: Flag = False
     """TorchInductor fuses elementwise kernels, norms, softmax and loss; in place of fused."""
-    sharpness: Ratio = Software().sharpness
-    """Exponent q of the smooth maximum of host time h and GPU time g, (h^q + g^q)^(1/q); by default 4."""
-    operators: Index = 0
-    """Operators that the optimizer step launches for each parameter tensor, one by one."""
-    tensor: Time = 0.0
-    """Further host time of each step for each parameter tensor."""
-    load: Time = 0.0
-    """Host time of each step for loading data and logging."""
-    message_operators: Index = 0
-    """Operators that the host launches after each message of a pipeline."""
-    exchange: Time = 0.0
-    """Further time that a stage of a pipeline loses with each message for which it waits."""
-    context: Amount = 0.0
-    """GPU memory of a process without tensors: CUDA's context and the loaded kernels."""
     fragmentation: Annotated[float, BeforeValidator(number(0.0, 0.9))] = FRAGMENTATION
-    """Share of the memory reserved for activations that holds none; by default 0.15."""
-    async_tensor: Flag = False
-    """Backward passes overlap tensor-parallel exchanges of gradients with independent products."""
-    unfused_update: Flag = False
-    """The operations around an optimizer's update have kernels of their own."""
-    flat_update: Flag = False
-    """With unfused_update: fp32 copies of fp16 gradients are checked and copied flat too."""
-    softmax_group: Count = 1
-    """The fused softmax needs heads x samples to be a multiple of it."""
-    wide_softmax: Flag = False
-    """A softmax of several kernels runs in fp32."""
-    slice: Time = 0.0
-    """Host time for each rank's slice of each tensor of a list that ZeRO-3 communicates."""
-    flash_forward: Ratio = 1.0
-    """Speed of fused attention in the forward pass, relative to the first FlashAttention."""
-    flash_backward: Ratio = 1.0
-    """The same of the backward pass."""
-    gather_ahead: Flag = False
-    """Parameters of a sharded optimizer are gathered during the next forward pass."""
-    fp32_gradients: list[Literal["bf16", "fp16"]] = Field(default_factory=list)
-    """Precisions under which gradients are accumulated and reduced in fp32."""
-    gradient_buffers: Literal["copies", "two", "half", "none", "averaged"] = "copies"
-    """Memory of gradient buckets beside the gradients: copies of all, two buckets, half (16-bit copies of fp32), none,
-    or averaged (none, and the reduction divides)."""
-    scatter_gather: Flag = False
-    """Ranks that hold the same boundary between stages send one part each, and the receivers gather."""
-    cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "shifted", "with_metrics", "chunked"] = ""
-    """How the loss is computed; empty: as fused says."""
-    gather_logits: Flag = False
-    """Tensor-parallel ranks gather the logits, and each computes the whole loss."""
-    grouped_product: Time = 0.0
-    """Further host time for each product of a grouped one (an expert), if they are launched one by one."""
-    keep_gathered: Flag = False
-    """Inputs gathered from the shards of a sequence are kept whole, not gathered again."""
-    separate_gate: Flag = False
-    """The two products of SwiGLU's input are two kernels, each with exchanges of its own."""
-    fp32_residual: Flag = False
-    """A transformer of 16 bits keeps its residual stream in fp32."""
-    padded: Flag = False
-    """Products with unaligned rows are padded."""
-    cudnn_attention: Flag = False
-    """Fused attention is cuDNN's on GPUs for which cuDNN has one."""
-    communication_sms: Index = 0
-    """SMs that kernels of communication hold through the whole step."""
-    early_stop: Flag = False
-    """Recomputation of a layer ends as soon as its backward pass has what it needs."""
-    keeps_casts: Flag = True
-    """Operands cast to 8 bits are kept for the backward pass, and weights cast once a step."""
-    accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
-    """How gradients of micro-batches are added up."""
-    zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
-    """How ZeRO's stages 1 and 2 reduce gradients."""
-    zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"
-    """How ZeRO's ranks get updated parameters: equal shards (all_gather), or each rank's tensors (broadcast)."""
-    graphs: Literal["none", "layers", "step"] = "none"
-    """What CUDA graphs capture: none, the passes of each layer (layers), or the whole step. The host launches a graph
-    as one."""
+    """Share of the memory reserved for activations that holds none, since blocks are split; by default 0.15."""
 
 
 class SoftwareSpecification(StackKeys):
@@ -168,46 +98,8 @@ class SoftwareSpecification(StackKeys):
 
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
-        return Software(
-            self.name,
-            self.launch,
-            self._fused,
-            self.sharpness,
-            tensor_operators=self.operators,
-            tensor_seconds=self.tensor,
-            load_seconds=self.load,
-            message_operators=self.message_operators,
-            exchange_seconds=self.exchange,
-            context_bytes=self.context,
-            fragmentation=self.fragmentation,
-            async_tensor=self.async_tensor,
-            unfused_update=self.unfused_update,
-            flat_update=self.flat_update,
-            slice_seconds=self.slice,
-            flash_forward=self.flash_forward,
-            flash_backward=self.flash_backward,
-            gather_ahead=self.gather_ahead,
-            softmax_group=self.softmax_group,
-            wide_softmax=self.wide_softmax,
-            fp32_gradients=tuple(self.fp32_gradients),
-            gradient_buffers=self.gradient_buffers,
-            scatter_gather=self.scatter_gather,
-            cross_entropy=self.cross_entropy,
-            gather_logits=self.gather_logits,
-            keep_gathered=self.keep_gathered,
-            separate_gate=self.separate_gate,
-            fp32_residual=self.fp32_residual,
-            padded=self.padded or self.torch_compile,
-            cudnn_attention=self.cudnn_attention,
-            communication_sms=self.communication_sms,
-            early_stop=self.early_stop,
-            keeps_casts=self.keeps_casts,
-            accumulation=self.accumulation,
-            zero_gradients=self.zero_gradients,
-            zero_parameters=self.zero_parameters,
-            graphs=self.graphs,
-            product_seconds=self.grouped_product,
-        )
+        stack = made(self, Software, fused=self._fused)
+        return replace(stack, padded=True) if self.torch_compile else stack
 
     def changed(self, keys: Mapping[str, Any]) -> Self:
         """The stack with the values of *keys*. Raises `Fault` for values that contradict each other."""
@@ -217,9 +109,9 @@ class SoftwareSpecification(StackKeys):
             values["fused"] = None
         elif "torch_compile" not in values and "fused" in values:
             values["torch_compile"] = False
-        made = self.model_copy(update=values)
-        made._check()
-        return made
+        other = self.model_copy(update=values)
+        other._check()
+        return other
 
 
 class SoftwareKeys(StackKeys):

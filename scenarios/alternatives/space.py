@@ -42,9 +42,11 @@ class Space:
 
     def __init__(self, scenario: BuiltScenario) -> None:
         if scenario.variants:
-            raise ScenarioError(f"{scenario.name} has variants; plan takes one scenario, choose one with --set")
+            raise ScenarioError(
+                f"{scenario.name} has variants; plan takes one scenario: without_variants() or one of variants"
+            )
         if scenario.model is None or scenario.specification.training is None:
-            raise ScenarioError(f"{scenario.name} measures a collective; there is no training to plan")
+            raise ScenarioError(f"{scenario.name} {scenario.aim}; there is no training to plan")
         self.scenario = scenario
         self._parallelisms: dict[str, ParallelismSection | Rejected] = {}
         self._shares: dict[tuple[str, ...], Model | Exception] = {}
@@ -169,6 +171,8 @@ class Space:
     def _values(self, key: str, chosen: Chosen) -> Sequence[Any]:
         """Return the values of *key* after those *chosen*; one where there is nothing to choose."""
         given = (self.training if key in TRAINING else self.given).get(key, _default(key))
+        if key == "micro_batch_size" and given is None:
+            given = self.scenario.derived.micro_batch_size
         if key not in self.varying:
             return (given,)
         auto = self.choices(key, chosen)

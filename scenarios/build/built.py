@@ -5,31 +5,26 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
 
 from clustersim.scenarios.build.derived import Derived, derive
 from clustersim.scenarios.build.network import check_network, conditions
 from clustersim.scenarios.build.offload import check_offload
 from clustersim.scenarios.build.schedule import collective_schedule, model_share, training_schedule
+from clustersim.scenarios.build.trained_model import check_precisions, check_products, trained_model
 from clustersim.scenarios.specification import loading, variants
-from clustersim.scenarios.specification.specification import NetworkHolder, Specification
-from clustersim.scenarios.specification.training import PrecisionByOperator
-from clustersim.simulator.hardware.accelerator import Accelerator, Software
+from clustersim.scenarios.specification.specification import ClusterJob, NetworkHolder, Specification
+from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.hashing import distinct
-from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.reading.document import Document, replaced
-from clustersim.simulator.reading.errors import ClusterError, ScenarioError, SimulatorError
+from clustersim.simulator.reading.errors import ClusterError, ScenarioError
 from clustersim.simulator.reading.plain_text import name_fault
 from clustersim.simulator.reading.validation import Fault, validated
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.topologies.catalogue import having_precision
 from clustersim.topologies.cluster_section import ClusterHolder, ClusterSection
 from clustersim.topologies.wiring.network import Routing
 from clustersim.workloads.architectures.model_keys import is_config, with_plain_keys
@@ -43,13 +38,13 @@ from clustersim.workloads.default_software_stack import (
     version_of,
 )
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.saved_activations import EVERYTHING
-from clustersim.workloads.parallelism._parallelism import is_transformer
 from clustersim.workloads.software_stack import specification as stack_specification
 
 if TYPE_CHECKING:
     from clustersim.scenarios.build.grid_choice import GridChoice
-    from clustersim.workloads.operators.operator_names import Rule
+    from clustersim.scenarios.build.node_placement import Node
+    from clustersim.scenarios.build.submissions import JobKind, Submission
+    from clustersim.scenarios.trace_workload.replay_schedule import TraceReplay
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +65,8 @@ class BuiltScenario:
     """The validated *specification*, its *document* with presets, and its *source* document without presets.
 
     Cluster, schedule and model are built on first use. *jobs*: the scenario of each of several jobs, alone on its nodes
-    of the cluster. *grid_choice*: how ``tp: auto`` was replaced in them.
+    of the cluster; of a queue, that of each kind of job on nodes of the empty cluster. *grid_choice*: how ``tp: auto``
+    was replaced in them.
     """
 
     specification: Specification
@@ -170,21 +166,53 @@ class BuiltScenario:
             path, grid = ("parallelism", "tp"), {axis: getattr(choice.grid, axis) for axis in ("x", "y", "z")}
             document = replaced(document, path, grid, document.position(path))
             specification = validated(document, Specification)
-        jobs = cls._jobs(specification, document, cluster) if specification.jobs else {}
-        made = cls(specification, document, name, source, jobs=jobs, grid_choice=choice)
+        made = cls(specification, document, name, source, grid_choice=choice)
         made.__dict__["_cluster"] = cluster
-        return made
+        return made._with_jobs(made._jobs_on_nodes()) if specification.jobs else made
 
-    @classmethod
-    def _jobs(cls, specification: Specification, document: Document, cluster: Cluster) -> dict[str, Self]:
-        from clustersim.scenarios.build.node_placement import nodes_of_jobs
+    def _with_jobs(self, jobs: Mapping[str, Self], specification: Specification | None = None) -> Self:
+        """The scenario with *jobs*, and with *specification* if given, on the same cluster."""
+        other = replace(self, jobs=jobs, specification=specification or self.specification)
+        other.__dict__["_cluster"] = self._cluster
+        return other
 
-        nodes = nodes_of_jobs(specification.jobs, cluster, document)
-        found = {}
-        for job, own in nodes.items():
-            alone = loading.expanded(loading.of_job(document, job))
-            found[job] = cls._with_choices(alone, job, alone, cluster.on_nodes(frozenset(own)))
-        return found
+    def _jobs_on_nodes(self) -> dict[str, Self]:
+        """The scenario of each job on its nodes; with a queue, of each kind of job on nodes of the empty cluster."""
+        from clustersim.scenarios.build.node_placement import nodes_alone, nodes_of_jobs
+
+        jobs, cluster = self.specification.jobs, self._cluster
+        if self.specification.queue is None:
+            return {job: self._job(job, job, own) for job, own in nodes_of_jobs(jobs, cluster, self.document).items()}
+        kinds = {name: (name, job.nodes) for name, job in jobs.items() if isinstance(job.nodes, int)}
+        kinds |= {label: (kind.job, kind.nodes) for label, kind in self.submissions[1].items()}
+        return {label: self._job(job, label, nodes_alone(count, cluster)) for label, (job, count) in kinds.items()}
+
+    def _job(self, job: str, name: str, nodes: Collection[Node]) -> Self:
+        alone = loading.expanded(loading.of_job(self.document, job))
+        return self._with_choices(alone, name, alone, self._cluster.on_nodes(frozenset(nodes)))
+
+    def beside(self, jobs: Mapping[str, tuple[str, Collection[Node]]]) -> Self:
+        """Return the scenario of *jobs* side by side, by name: a kind of job of the queue, and its nodes."""
+        on = {name: self._cluster.on_nodes(frozenset(nodes)) for name, (_, nodes) in jobs.items()}
+        kinds = {name: self.jobs[kind] for name, (kind, _) in jobs.items()}
+        made = {name: self._with_choices(one.document, name, one.source, on[name]) for name, one in kinds.items()}
+        sections = {name: ClusterJob(nodes=len(nodes)) for name, (_, nodes) in jobs.items()}
+        return self._with_jobs(made, self.specification.model_copy(update={"jobs": sections, "queue": None}))
+
+    @cached_property
+    def submissions(self) -> tuple[Sequence[Submission], Mapping[str, JobKind]]:
+        """The jobs that arrive in the queue, by time, and the kinds of jobs among them by their labels.
+
+        Raises `ScenarioError` with the place of the fault.
+        """
+        from clustersim.scenarios.build.submissions import submissions
+
+        assert self.specification.queue is not None
+        return submissions(self.specification.queue, self.specification.jobs, self._cluster, self.document)
+
+    def without_variants(self) -> Self:
+        """Return the scenario that the variants change. Raises `ScenarioError` if it cannot run without their keys."""
+        return replace(self._made(variants.plain(self.source), pathlib.Path(), self.name), name=self.name)
 
     def changed(self, values: Mapping[str, Any], shown: str) -> Self:
         """Return the scenario with *values* by dotted key; error messages about them name *shown*."""
@@ -214,7 +242,9 @@ class BuiltScenario:
 
     def check(self) -> None:
         """Check what depends on the cluster and the model. Raises `ScenarioError` with the place of the fault."""
-        if self.jobs:
+        if self.specification.queue is not None:
+            _ = self.submissions
+        if self.several:
             for job in self.jobs.values():
                 job.check()
             return
@@ -222,15 +252,9 @@ class BuiltScenario:
         check_offload(self.specification, self._cluster, self.derived, self.document)
         conditions(self.specification, self._cluster, self.document)
         check_network(self.specification, self._cluster, self.document)
-        precisions = {
-            kernel.precision
-            for layer in (self.model.layers if self.model else ())
-            for kernel in layer.forward(1)
-            if kernel.flops and kernel.seconds is None
-        } | ({self.model.precision} if self.model else set())
-        for accelerator in self._cluster.count(self.derived.devices[: self.derived.ranks]):
-            for precision in sorted(precisions):
-                self._check_precision(accelerator, precision, "precision")
+        if self.model is not None:
+            accelerators = self._cluster.count(self.derived.devices[: self.derived.ranks])
+            check_precisions(self.model, accelerators, self.document)
 
     @property
     def runs(self) -> tuple[Self, ...]:
@@ -238,37 +262,14 @@ class BuiltScenario:
         return tuple(self.variants.values()) or (self,)
 
     def check_trains(self, what: str) -> None:
-        """Raise `ScenarioError` if the scenario measures a collective and therefore has no *what*."""
+        """Raise `ScenarioError` if the scenario measures a collective or replays a trace, and has no *what*."""
         if self.model is None:
-            raise ScenarioError(f"{self.name} measures a collective; it has no {what}")
+            raise ScenarioError(f"{self.name} {self.aim}; it has no {what}")
 
-    def _check_products(self, schedule: Schedule) -> None:
-        """Check that each device has the precisions of the products that *schedule* runs on it."""
-        cluster, devices = self._cluster, self.derived.devices
-        needed: dict[tuple[Accelerator, str], str] = {}
-        accelerators, places = cluster.accelerators(devices)
-        for number, program in enumerate(schedule.programs):
-            ranks = np.array(schedule.ranks_of(number), np.int64)
-            owns = hosts = [accelerators[place] for place in distinct(places[ranks]).tolist()]
-            if program.on == "gpu" and program.computes_on_host:
-                hosts = list({cluster.accelerator(cluster.host_of(devices[rank])) for rank in ranks.tolist()})
-            for op in program.computations():
-                updates = op.on == "host" or (op.action is not None and op.action.phase == "O")
-                key = "optimizer" if updates else "precision"
-                for kernel in op.kernels:
-                    if kernel.flops and kernel.seconds is None:
-                        for one in hosts if op.on == "host" else owns:
-                            needed.setdefault((one, kernel.precision), key)
-        for (accelerator, precision), key in needed.items():
-            self._check_precision(accelerator, precision, key)
-
-    def _check_precision(self, accelerator: Accelerator, precision: str, key: str) -> None:
-        """Raise `ScenarioError` at the *key* of training if *accelerator* has no products in *precision*."""
-        try:
-            accelerator.peak(precision)
-        except ClusterError as error:
-            what = f"multiplies matrices in {precision}, but " if key == "optimizer" else ""
-            raise self.document.error(("training", key), f"{what}{error}{_others(precision)}") from None
+    @property
+    def aim(self) -> str:
+        """What a scenario without a model does, as a part of a sentence."""
+        return "measures a collective" if self.specification.workload is None else "replays a trace"
 
     def cluster(self) -> Cluster:
         """Return the cluster on which it runs."""
@@ -288,25 +289,41 @@ class BuiltScenario:
     def _cluster(self) -> Cluster:
         return _built(self.specification.cluster, self.document, self.specification.routing)
 
+    @property
+    def several(self) -> bool:
+        """True if it has several jobs, at the same time or in a queue."""
+        return bool(self.jobs) or self.specification.queue is not None
+
     def check_one_job(self) -> None:
         """Raise `ScenarioError` if it has several jobs."""
-        if self.jobs:
-            raise self.document.error(
-                ("jobs",), "clustersim run, check and plot take several jobs; here give one", at_key=True
-            )
+        if self.several:
+            if self.specification.queue is not None:
+                told = "clustersim run, check, plot, compare and sweep take a queue; here give one job"
+                raise self.document.error(("queue",), told, at_key=True)
+            told = "clustersim run, check and plot take several jobs; here give one"
+            raise self.document.error(("jobs",), told, at_key=True)
 
     @cached_property
     def derived(self) -> Derived:
         """Degrees, batches and devices that follow from scenario and cluster."""
-        if self.jobs:
-            raise self.document.error(
-                ("jobs",), "clustersim run, check and plot take several jobs; here give one", at_key=True
-            )
-        return derive(self.specification, self._cluster, self.document)
+        self.check_one_job()
+        ranks = self.replay.replicas.world_size if self.replay is not None else 0
+        return derive(self.specification, self._cluster, self.document, ranks)
+
+    @cached_property
+    def replay(self) -> TraceReplay | None:
+        """The replayed trace; None if the scenario has none. Raises `ScenarioError` at the key to change."""
+        if self.specification.workload is None:
+            return None
+        from clustersim.scenarios.trace_workload.of_scenario import replay_of
+
+        return replay_of(self.specification, self._cluster, self.document)
 
     @cached_property
     def software(self) -> Software:
-        """The software stack that issues the kernels."""
+        """The software stack that issues the kernels; a trace has its launches itself."""
+        if self.specification.workload is not None:
+            return Software()
         try:
             return stack_specification(self.stack).changed(self.stack_keys).build()
         except Fault as fault:
@@ -344,81 +361,20 @@ class BuiltScenario:
 
     @cached_property
     def model(self) -> Model | None:
-        """The model; None if the scenario measures a collective."""
+        """The model; None if the scenario measures a collective or replays a trace."""
         self.check_one_job()
-        specification = self.specification
-        if specification.model is None or specification.training is None:
+        if self.specification.model is None or self.specification.training is None:
             return None
-        products, gpu = specification.training.product_precision, self._cluster.accelerator(self.derived.devices[0])
-        if products == "tf32" and gpu.lacks_tf32(products):
-            raise self.document.error(("training", "precision"), f"{gpu.name} has no tf32; take fp32")
-        try:
-            model = specification.model.build(products, self.software.fused)
-            return self._saving(self._in_low_precision(model.with_software(self.software)))
-        except ScenarioError:
-            raise
-        except SimulatorError as error:
-            raise self.document.error(("model",), str(error)) from None
-
-    def _saving(self, model: Model) -> Model:
-        """Return *model* with the scenario's rule of what activation functions keep."""
-        training = self.specification.training
-        if training is None:
-            return model
-        rule = training.recompute_options.rule
-        if rule is not None:
-            model = self._recomputing(model, rule)
-        if training.saved == EVERYTHING:
-            return model
-        path = "training", "activation_function" if training.activation_function else "saved_precision"
-        if not is_transformer(model):
-            raise self.document.error(path, f"belongs to a transformer, and {model.name} is not one")
-        if training.saved.experts_fp8 and model.shape.experts is None:
-            raise self.document.error(("training", "saved_precision"), f"belongs to experts, and {model.name} has none")
-        try:
-            return model.saving(training.saved)
-        except ScenarioError as error:
-            raise self.document.error((*path, "bits"), str(error)) from None
-
-    def _recomputing(self, model: Model, rule: Rule) -> Model:
-        """Return *model* with *rule* for what recomputation by operator runs again."""
-        path = "training", "recompute"
-        if not is_transformer(model):
-            raise self.document.error(path, f"operators are those of a transformer, and {model.name} is not one")
-        missing = {"mla_up": model.shape.latent is None, "experts": model.shape.experts is None}
-        for name in sorted(rule.names):
-            if missing.get(name):
-                raise self.document.error((*path, "operators"), f"{model.name} has no {name}")
-        try:
-            return model.recomputing(rule)
-        except ScenarioError as error:
-            raise self.document.error((*path, "every"), str(error)) from None
-
-    def _in_low_precision(self, model: Model) -> Model:
-        """Return *model* with products in 8 or 4 bits, if the scenario asks for them."""
-        training = self.specification.training
-        if training is None or not isinstance(training.precision, PrecisionByOperator):
-            return model
-        if not is_transformer(model):
-            word = training.base_precision
-            why = f"belongs to a transformer, and {model.name} is not one; give one word, such as {word}"
-            raise self.document.error(("training", "precision", "matmul"), why)
         gpu = self._cluster.accelerator(self.derived.devices[0])
-        low = training.precision.low(
-            transposes=gpu.transposes,
-            keeps_casts=self.software.keeps_casts,
-            micro_batches=self.derived.micro_batches,
-        )
-        try:
-            return model.in_low_precision(low)
-        except ScenarioError as error:
-            raise self.document.error(("training", "precision", "matmul"), str(error)) from None
+        return trained_model(self.specification, self.document, gpu, self.software, self.derived.micro_batches)
 
     @cached_property
     def _schedule(self) -> Schedule:
         self.check_one_job()
         if self.specification.collective is not None:
             return collective_schedule(self.specification.collective, self.derived.ranks)
+        if self.replay is not None:
+            return self.replay.schedule
         return self._training_schedule(least=False)
 
     @cached_property
@@ -430,7 +386,7 @@ class BuiltScenario:
         schedule = training_schedule(
             self.specification, self.model, self.software, self.derived, self.document, self._cluster, least=least
         )
-        self._check_products(schedule)
+        check_products(schedule, self._cluster, self.derived.devices, self.document)
         return schedule
 
     @property
@@ -473,12 +429,6 @@ def clusters(scenario: str | os.PathLike[str], options: list[str] | None = None)
 
 def _on_tori(cluster: Cluster) -> bool:
     return bool(cluster.gpus) and own_stack(cluster.accelerator(cluster.gpus[0])) == "xla"
-
-
-def _others(precision: str) -> str:
-    """Return which GPUs of the catalogue have *precision*, if it is one of products in few bits."""
-    having = having_precision(precision) if precision not in BYTES else []
-    return f"; these have {precision}: {', '.join(having)}" if having else ""
 
 
 def _read(path: pathlib.Path, overrides: Mapping[str, Any] | None = None, options: list[str] | None = None) -> Document:

@@ -61,16 +61,25 @@ class Derived:
         return ", ".join([" x ".join(f"{axis} {degree}" for axis, degree in shown.items()), *self.beside])
 
 
-def derive(specification: Specification, cluster: Cluster, document: Document) -> Derived:
-    """Derive degrees, batches and devices. Raises `ScenarioError` at the key to change if that is impossible."""
+def derive(specification: Specification, cluster: Cluster, document: Document, traced_ranks: int = 0) -> Derived:
+    """Derive degrees, batches and devices. Raises `ScenarioError` at the key to change if that is impossible.
+
+    *traced_ranks*: the ranks of a replayed trace.
+    """
     gpu_count = len(cluster.gpus)
     if gpu_count == 0:
         raise document.error(("cluster",), "has no GPU")
     micro_batch_size = micro_batches = 0
     degree_of: Mapping[str, int] = {}
     by_stage: tuple[int, ...] | None = None
-    if specification.training is None:
-        rank_layouts: tuple[Layout, ...] = (Layout({"all": _collective_ranks(specification, gpu_count, document)}),)
+    if traced_ranks:
+        if traced_ranks > gpu_count:
+            key = ("parallelism", REPLICAS) if specification.parallelism.dp != "auto" else ("cluster",)
+            message = f"the {traced_ranks} ranks of the trace need as many GPUs, but there are {gpu_count}"
+            raise document.error(key, message, at_key=key == ("cluster",))
+        rank_layouts: tuple[Layout, ...] = (Layout({"all": traced_ranks}),)
+    elif specification.training is None:
+        rank_layouts = (Layout({"all": _collective_ranks(specification, gpu_count, document)}),)
     else:
         by_stage = specification.parallelism.replicas_by_stage
         degree_of, rank_layouts = _layouts(specification, gpu_count, document)

@@ -18,7 +18,6 @@ from math import inf
 
 from clustersim.scenarios.build.network import library_of
 from clustersim.scenarios.specification.specification import Specification
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.network.transport import Transport
@@ -28,6 +27,7 @@ from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.workloads.architectures.transformer import Transformer
 from clustersim.workloads.memory.optimizer import resident_states
 from clustersim.workloads.parallelism._axonn import Bandwidth, FourDimensions, communication_seconds, products
@@ -118,7 +118,7 @@ def _grids(specification: Specification, model: Transformer, gpus: int) -> Itera
         for x in divisors(ranks, ranks):
             for y in divisors(ranks // x, ranks // x):
                 grid = FourDimensions(x, y, ranks // (x * y), data)
-                if shape.num_attention_heads % x or shape.ffn_hidden_size % x or shape.hidden_size % y:
+                if shape.attention.num_heads % x or shape.mlp.ffn_hidden_size % x or shape.hidden_size % y:
                     continue
                 micro = _micro_batch(specification, grid)
                 if micro and micro % grid.z == 0 and training.global_batch_size % (data * micro) == 0:

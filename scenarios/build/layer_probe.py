@@ -13,7 +13,6 @@ import numpy as np
 
 from clustersim.scenarios.build.derived import Derived
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.simulate import Simulation
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.schedule.mesh import Mesh
@@ -21,6 +20,7 @@ from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import SimulationRun
 from clustersim.workloads.composition import on_layouts
 from clustersim.workloads.memory.chains.chain import LayerSeconds
 from clustersim.workloads.memory.compute import PIPELINE
@@ -122,6 +122,10 @@ STOPPED = " stopped early"
 """Behind the name of a layer in the probe: its forward pass without the end that its backward pass does not need."""
 
 
+DECIMALS = 12
+"""Of durations in seconds: rounding errors must not choose between sequences that are equally fast."""
+
+
 def layer_seconds(
     share: Model, derived: Derived, parts: Sequence[Parallelism], software: Software, network: Communicator
 ) -> dict[str, LayerSeconds]:
@@ -138,14 +142,15 @@ def layer_seconds(
         ops = [*probe(left, samples, overlap, ("F", "B")).ops]
         for layer in left if software.early_stop else ():
             ops += _stopped(layer, samples, overlap)
-        timeline = Simulation(probed(Program("probe", tuple(ops)), derived, parts), network, software).run()
+        timeline = SimulationRun(probed(Program("probe", tuple(ops)), derived, parts), network, software).run()
         seconds, _ = by_phase(timeline.schedule.programs[0], timeline)
         for key, layer in layers.items():
             if key not in measured:
                 own = seconds[layer.name]
                 last = seconds.get(f"{layer.name}{STOPPED}", own)["F"]
                 measured[key] = LayerSeconds(own["F"], own["B"], last)
-    return {layer.name: measured[content(layer)] for layer in share.layers}
+    rounded = {key: LayerSeconds(*(round(one, DECIMALS) for one in own)) for key, own in measured.items()}
+    return {layer.name: rounded[content(layer)] for layer in share.layers}
 
 
 def _stopped(layer: Layer, samples: int, overlap: Mapping[str, Overlap]) -> Iterator[Op]:

@@ -175,14 +175,13 @@ def memory_need(
 def _elsewhere(scenario: BuiltScenario, schedule: Schedule, memory: Memory, devices: Sequence[str]) -> Iterator[Store]:
     """Yield the memory of the smallest host, and the drives if there are any, with what the fullest server needs."""
     cluster = scenario.cluster()
-    servers = cluster.first_of_nodes(devices)
-    yield Store("host memory", memory.host_bytes, cluster.host_memory(servers))
+    yield Store("host memory", memory.host_bytes, cluster.host_memory(devices))
     stored = [_on_drives(program) for program in schedule.programs]
     if any(stored):
         held: dict[int | str, float] = defaultdict(float)
         for rank, number in enumerate(schedule.program_of):
             held[cluster.node_of(devices[rank])] += stored[number]
-        yield Store("NVMe", max(held.values()), min(map(cluster.drive_capacity, servers)))
+        yield Store("NVMe", max(held.values()), min(map(cluster.drive_capacity, cluster.first_of_nodes(devices))))
 
 
 def _on_drives(program: Program) -> float:

@@ -10,15 +10,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
+from clustersim.scenarios.build.clocks import at_slowest_clock
 from clustersim.scenarios.specification.network import BackgroundTraffic
 from clustersim.scenarios.specification.specification import Specification
-from clustersim.simulator.engine.interface.setup import BandwidthChange, Conditions, Traffic
+from clustersim.simulator.engine.setup import BandwidthChange, NetworkConditions, Traffic
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.links import is_tcp
 from clustersim.simulator.hardware.topology import NONE
 from clustersim.simulator.network.library.calibration_file import transport
 from clustersim.simulator.network.library.communicator import Communicator
-from clustersim.simulator.network.library.tuner import is_own, prove_own, ranks_allowed, usable_algorithms
+from clustersim.simulator.network.library.tuner import (
+    is_own,
+    prove_own,
+    ranks_allowed,
+    thread_blocks,
+    usable_algorithms,
+)
 from clustersim.simulator.network.transport import Transport
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import ClusterError, SimulatorError
@@ -27,17 +34,6 @@ from clustersim.simulator.reading.units import show
 from clustersim.simulator.schedule.mesh import family
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.schedule import Schedule
-
-
-def at_slowest_clock(cluster: Cluster, devices: Sequence[str]) -> Cluster:
-    """Return *cluster* with each type of GPU among *devices* as fast as the slowest of their number.
-
-    In a synchronous step all GPUs wait for the slowest.
-    """
-    gpus = cluster.count(devices)
-    return cluster.with_accelerators(
-        {accelerator: accelerator.slowest_of(count) for accelerator, count in gpus.items()}
-    )
 
 
 def network_of(
@@ -110,13 +106,13 @@ def _check_sharp(specification: Specification, cluster: Cluster, document: Docum
         )
 
 
-def conditions(specification: Specification, cluster: Cluster, document: Document) -> Conditions:
+def conditions(specification: Specification, cluster: Cluster, document: Document) -> NetworkConditions:
     """Return what changes the links of *cluster*.
 
     Raises `ScenarioError` at a link or device that there is not, and at a rate that no link on the way carries.
     """
     traffic = enumerate(specification.network.background)
-    return Conditions(
+    return NetworkConditions(
         list(_changes(specification, cluster, document)), [_traffic(*one, cluster, document) for one in traffic]
     )
 
@@ -174,10 +170,25 @@ def check_algorithms(schedule: Schedule, network: Communicator, document: Docume
             topology = network.topology(group)
             asked = library, network.algorithms, family(axis), kind, requested, topology.properties
             try:
-                for name in filter(is_own, usable_algorithms(*asked)):
-                    prove_own(name, kind, topology.group, nbytes, root)
+                for name in usable_algorithms(*asked):
+                    if is_own(name):
+                        prove_own(name, kind, topology.group, nbytes, root)
+                    _check_thread_blocks(name, network)
             except SimulatorError as error:
                 raise document.error(("network", "algorithms", _key(network, family(axis), kind)), str(error)) from None
+
+
+def _check_thread_blocks(name: str, network: Communicator) -> None:
+    """Raise `SimulatorError` if a GPU does not hold all thread blocks of the algorithm *name* at once.
+
+    Thread blocks wait for each other, and each has an SM of its own, so one that has not started stops the others.
+    """
+    gpu = network.cluster.accelerator(network.devices[0])
+    if gpu.sms and (wanted := thread_blocks(name)) > gpu.sms:
+        raise SimulatorError(
+            f"{name} has {wanted} thread blocks on a GPU, and {gpu.name} holds {gpu.sms} at once, one on each SM; "
+            "give an algorithm with fewer channels"
+        )
 
 
 def _collectives(schedule: Schedule) -> set[tuple[str, str, str, float, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +13,7 @@ from clustersim.simulator.hardware.topology import NONE
 from clustersim.simulator.reading.document import Document
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.specification.specification import Job
+    from clustersim.scenarios.specification.specification import ClusterJob
 
 Node = int | str
 """The number of a server, or the name of a device without one."""
@@ -21,7 +21,7 @@ Node = int | str
 NodePlacement = Literal["packed", "scattered", "by_leaf"]
 
 
-def nodes_of_jobs(jobs: Mapping[str, Job], cluster: Cluster, document: Document) -> dict[str, tuple[Node, ...]]:
+def nodes_of_jobs(jobs: Mapping[str, ClusterJob], cluster: Cluster, document: Document) -> dict[str, tuple[Node, ...]]:
     """Return the nodes of each of *jobs*, in the order of the jobs; listed nodes are taken first.
 
     Raises `ScenarioError` at the job that needs more nodes than there are, or one that another has.
@@ -49,11 +49,17 @@ def nodes_of_jobs(jobs: Mapping[str, Job], cluster: Cluster, document: Document)
                 f"{job.nodes} nodes are more than the {len(free)} that are free: {has}; "
                 f"give at most {len(free)}, or cluster.nodes more",
             )
-        owner |= dict.fromkeys(_taken(job.placement, job.nodes, _by_leaf(free, leaves)), name)
+        owner |= dict.fromkeys(chosen_nodes(job.placement, job.nodes, by_leaf(free, leaves)), name)
     return {name: tuple(node for node in every if owner.get(node) == name) for name in jobs}
 
 
-def _taken(placement: NodePlacement, count: int, leaves: Sequence[Sequence[Node]]) -> list[Node]:
+def nodes_alone(count: int, cluster: Cluster) -> list[Node]:
+    """Return *count* nodes of the empty *cluster*, below as few leaves as possible."""
+    leaves = leaves_of(cluster)
+    return chosen_nodes("by_leaf", count, by_leaf(list(leaves), leaves))
+
+
+def chosen_nodes(placement: NodePlacement, count: int, leaves: Sequence[Sequence[Node]]) -> list[Node]:
     """Return *count* nodes of those that are free below each of *leaves*.
 
     packed: the first ones. scattered: one below each leaf in turn. by_leaf: the leaf with the fewest free nodes that
@@ -73,7 +79,7 @@ def _taken(placement: NodePlacement, count: int, leaves: Sequence[Sequence[Node]
     return found
 
 
-def _by_leaf(free: Sequence[Node], leaves: Mapping[Node, frozenset[str]]) -> list[list[Node]]:
+def by_leaf(free: Iterable[Node], leaves: Mapping[Node, frozenset[str]]) -> list[list[Node]]:
     """Return the nodes of *free* by leaf."""
     found: dict[frozenset[str], list[Node]] = {}
     for node in free:

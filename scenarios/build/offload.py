@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 SECTION = ("training", "offload")
 
-STREAMED = "its data parallelism must shard the parameters: take data: {method: zero, stage: 3} or {method: fsdp}"
+STREAMED = (
+    "its data parallelism must shard the parameters: take data: {method: zero, stage: 3} or {method: fsdp}; "
+    "or ddp, whose replicas may have all states on the host (KARMA)"
+)
 
 
 def check_offload(specification: Specification, cluster: Cluster, derived: Derived, document: Document) -> None:
@@ -47,7 +50,7 @@ def _faults_of_method(specification: Specification, offload: Offload, replicas: 
         yield "optimizer", f"{data.method} is not modelled with states off the GPU; take ddp, zero or fsdp"
     if data.hosts or data.whole_model:
         yield "optimizer", f"{data.method} updates the parameters in a way of its own; take ddp, zero or fsdp"
-    if offload.parameters != "gpu" and "parameters" not in data.sharded:
+    if offload.parameters != "gpu" and "parameters" not in data.sharded and not _out_of_core(offload, data):
         yield "parameters", f"is {offload.parameters}, so {STREAMED}"
     if offload.parameters != "gpu" and isinstance(data, Zero) and data.groups is not None:
         sizes = data.groups.sizes(replicas)
@@ -56,11 +59,18 @@ def _faults_of_method(specification: Specification, offload: Offload, replicas: 
             yield "parameters", f"{message}; take equal groups, or parameters: gpu"
     if offload.optimizer == "nvme" and "parameters" not in data.sharded:
         yield "optimizer", f"is nvme, as in ZeRO-Infinity, so {STREAMED}"
-    if offload.gradients == "host" and "gradients" not in data.sharded and replicas > 1:
+    whole = "gradients" not in data.sharded and replicas > 1
+    if offload.gradients == "host" and whole and not _out_of_core(offload, data):
         message = f"is host, but {data.label} keeps whole gradients on each of {replicas} replicas"
         yield "gradients", f"{message}; take data: {{method: zero, stage: 2}}, or gradients: gpu"
     if offload.delayed_update and data.method not in ("zero", "ddp"):
         yield "delayed_update", f"belongs to ZeRO-Offload; {data.method} has none: take data: {{method: zero}}"
+
+
+def _out_of_core(offload: Offload, data: DataMethod) -> bool:
+    """True if each replica keeps all states on its host and none is sharded (KARMA, arXiv:2008.11421, section III)."""
+    places = {offload.parameters, offload.gradients, offload.optimizer}
+    return data.method == "ddp" and places == {"host"} and offload.optimizer_fraction == 1.0
 
 
 def _faults_of_cluster(offload: Offload, cluster: Cluster, devices: Sequence[str]) -> Iterator[tuple[str, str]]:

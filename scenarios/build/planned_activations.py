@@ -21,7 +21,6 @@ from clustersim.scenarios.specification.memory_saving import Offload
 from clustersim.scenarios.specification.specification import Specification
 from clustersim.scenarios.specification.training import Training
 from clustersim.simulator.analysis.memory_upper_bound import held_at_most
-from clustersim.simulator.engine.simulate import Simulation
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.library.communicator import Communicator
@@ -32,6 +31,7 @@ from clustersim.simulator.schedule.ops import Compute, Copy
 from clustersim.simulator.schedule.pipeline_order import Order
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import SimulationRun
 from clustersim.workloads.data_parallel.gradients import actions
 from clustersim.workloads.memory.chains.chain import Chain, LayerSeconds, stage_chain
 from clustersim.workloads.memory.chains.offload_and_recompute import (
@@ -105,7 +105,7 @@ def copy_bandwidth(network: Communicator, ranks: int) -> float:
     for to in ("host", "gpu"):
         program = Program("copies", (Copy(name="copy", nbytes=SAMPLE, to=to),))
         schedule = Schedule(Mesh.regular({"all": ranks}), (program,), (0,) * ranks)
-        seconds = max(seconds, Simulation(schedule, network).run().makespan)
+        seconds = max(seconds, SimulationRun(schedule, network).run().makespan)
     return SAMPLE / seconds
 
 

@@ -28,8 +28,8 @@ from clustersim.simulator.reading.files import write_text
 from clustersim.simulator.reading.plain_text import indented, table
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.reading.yaml_and_json import yaml_text
-from clustersim.simulator.replay.calibration.measurements import SEND, Measurement, undisturbed
-from clustersim.simulator.replay.calibration.transport_fit import Calibrated, Fitted, calibrate
+from clustersim.simulator.replay.measurements import SEND, Measurement, undisturbed
+from clustersim.simulator.replay.transport_fit import Calibrated, Fitted, calibrate
 from clustersim.topologies.uniform_and_tree import uniform
 
 WIRE = ("efficiency", NET)

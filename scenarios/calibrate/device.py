@@ -10,12 +10,12 @@ import numpy as np
 
 from clustersim.simulator.reading.plain_text import indented, table
 from clustersim.simulator.reading.units import show
-from clustersim.simulator.replay.calibration.accelerator_fit import Entry, LinkFit, entry, fit_link
+from clustersim.simulator.replay.accelerator_fit import Entry, LinkFit, entry, fit_link
 from clustersim.topologies.catalogue import GPUS, device
 from clustersim.topologies.inventory import gpu_called
 
 if TYPE_CHECKING:
-    from clustersim.simulator.replay.calibration.measurements import DeviceMeasurements, TimedProduct
+    from clustersim.simulator.replay.measurements import DeviceMeasurements, TimedProduct
 
 EAGER = "ddp_sdpa"
 """The stack whose launch is measured: eager PyTorch."""

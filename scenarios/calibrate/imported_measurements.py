@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from clustersim import topologies
+from clustersim.scenarios.accuracy import gpus, products, published_runs
+from clustersim.scenarios.accuracy.nccl import calibration as nccl_calibration
 from clustersim.scenarios.calibrate import communication
 from clustersim.scenarios.calibrate.communication import RankPlacement, calibration_report, how_to_use, outcome
-from clustersim.scenarios.fitting import gpus, products, published_runs
-from clustersim.scenarios.fitting.nccl import calibration as nccl_calibration
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.network.library import nccl
 from clustersim.simulator.network.library.calibration_file import transport
@@ -28,9 +28,9 @@ from clustersim.simulator.reading.errors import CalibrationError
 from clustersim.simulator.reading.files import UnreadableFile, read_rows, read_text, write_text
 from clustersim.simulator.reading.validation import Fault, listed
 from clustersim.simulator.reading.yaml_and_json import parse_json, shown_at, yaml_text
-from clustersim.simulator.replay.calibration import nccl_tests
-from clustersim.simulator.replay.calibration.measurements import Measurement
-from clustersim.simulator.replay.calibration.nccl_tests import Sweeps
+from clustersim.simulator.replay import nccl_tests
+from clustersim.simulator.replay.measurements import Measurement
+from clustersim.simulator.replay.nccl_tests import Sweeps
 from clustersim.topologies import inventory_files
 from clustersim.topologies.inventory import Inventory, gpu_called, graph, section
 
@@ -225,8 +225,9 @@ ALL_REDUCES = (
     {"gpu", "ngpus", "size_bytes", "in_place_us"},
     {"nodes", "gpus_total", "size_bytes", "time_us"},
     {"size_bytes", "in_place_us"},
+    {"gpu", "collective", "ranks", "size_bytes", "time_us"},
 )
-"""Columns of tables of all-reduces."""
+"""Columns of tables of all-reduces, and of one of several collectives."""
 
 COMMUNICATION, COMPUTATION, PRODUCTS = "communication", "computation", "matrix products"
 

@@ -18,13 +18,13 @@ from clustersim.simulator.reading.errors import CalibrationError, ReplayError, S
 from clustersim.simulator.reading.files import write_text
 from clustersim.simulator.reading.lookup import module
 from clustersim.simulator.reading.validation import listed, near
-from clustersim.simulator.replay.calibration.measurements import MEASURED, SEND, Measurement, SizeSweep, sizes
 from clustersim.simulator.replay.launch import TIMEOUT, launch, under_torchrun
+from clustersim.simulator.replay.measurements import MEASURED, SEND, Measurement, SizeSweep, sizes
 from clustersim.simulator.replay.rank_process import INSTALL, NetworkPlace
 from clustersim.simulator.schedule.ops import COLLECTIVES
 
 if TYPE_CHECKING:
-    from clustersim.simulator.replay.calibration.measurements import DeviceMeasurements
+    from clustersim.simulator.replay.measurements import DeviceMeasurements
 
 OnMeasurement = Callable[[Measurement], None]
 
@@ -80,7 +80,7 @@ def measured_device(name: str) -> DeviceMeasurements:
 def _torch(name: str) -> ModuleType:
     """A module of the validator that needs torch."""
     try:
-        return module(f"clustersim.simulator.replay.calibration.{name}")
+        return module(f"clustersim.simulator.replay.{name}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

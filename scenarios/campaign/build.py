@@ -13,7 +13,7 @@ from statistics import fmean
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.input_pipeline import loading
 from clustersim.scenarios.campaign import closed_forms
-from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
+from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, TrainingRun, TrainingStage
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.specification.campaign import Campaign, CheckpointPolicy, Failures
 from clustersim.simulator.reading.document import Path
@@ -104,7 +104,7 @@ def amount(scenario: BuiltScenario) -> float:
     return found
 
 
-def stages(scenario: BuiltScenario, phases: Sequence[BuiltPhase]) -> tuple[Stage, ...]:
+def stages(scenario: BuiltScenario, phases: Sequence[BuiltPhase]) -> tuple[TrainingStage, ...]:
     """Return the stages of *phases*, of which the last takes what is left. Raises `ScenarioError` if nothing is."""
     left, found = amount(scenario), []
     for place, phase in enumerate(phases):
@@ -114,7 +114,7 @@ def stages(scenario: BuiltScenario, phases: Sequence[BuiltPhase]) -> tuple[Stage
             raise scenario.document.error(
                 (*AT, "schedule", last, "tokens"), f"no tokens are left after this of {amount(scenario):g} in all"
             )
-        found.append(Stage(max(1, ceil(here / phase.each - 1e-9)), phase.step_time, phase.each))
+        found.append(TrainingStage(max(1, ceil(here / phase.each - 1e-9)), phase.step_time, phase.each))
         left -= here
     return tuple(found)
 
@@ -228,7 +228,7 @@ def mtbf(scenario: BuiltScenario, given: Failures) -> float:
     return given.mtbf_per_node / nodes(scenario) if given.mtbf_per_node else inf
 
 
-def job(scenario: BuiltScenario, phases: Sequence[BuiltPhase]) -> Job:
+def job(scenario: BuiltScenario, phases: Sequence[BuiltPhase]) -> TrainingRun:
     """Return the job of the campaign of *scenario*, whose steps are those of *phases*.
 
     Raises `ScenarioError` where it could not be simulated or would hardly ever end.
@@ -240,7 +240,7 @@ def job(scenario: BuiltScenario, phases: Sequence[BuiltPhase]) -> Job:
     if policy is not None and times is not None:
         seconds = _interval(scenario, policy, times, failures.mtbf if failures else inf)
         checkpoints = Checkpoints(seconds, times.copy, times.write)
-    made = Job(
+    made = TrainingRun(
         found,
         nodes(scenario),
         scenario.derived.replicas,
@@ -269,7 +269,7 @@ def _interval(scenario: BuiltScenario, policy: CheckpointPolicy, times: Writing,
     return max(closed_forms.ESTIMATES[policy.every](times.copy, mean), times.write)
 
 
-def _check_ends(scenario: BuiltScenario, made: Job) -> None:
+def _check_ends(scenario: BuiltScenario, made: TrainingRun) -> None:
     """Raise `ScenarioError` for a campaign of `SLOWEST` times its time without failures, or of `MOST_EVENTS`."""
     tau, mean = made.interval, made.failures.mtbf if made.failures else inf
     factor = closed_forms.cost(tau, made.checkpoints.stall if made.checkpoints else 0.0, made.mean_restart, mean)

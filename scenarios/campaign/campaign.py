@@ -22,7 +22,7 @@ from simpy import Environment, Event, Interrupt
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.campaign import build, closed_forms
 from clustersim.scenarios.campaign.build import BuiltPhase
-from clustersim.scenarios.campaign.job import LOST, Breakdowns, Job
+from clustersim.scenarios.campaign.job import LOST, Breakdowns, TrainingRun
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.run import running
 from clustersim.scenarios.run.running import Watch
@@ -46,13 +46,13 @@ class Sample:
     progress: list[tuple[float, int]] = field(default_factory=lambda: [(0.0, 0)])
 
 
-def simulate(job: Job, seed: int, sample: int = 0) -> Sample:
+def simulate(job: TrainingRun, seed: int, sample: int = 0) -> Sample:
     """Return sample number *sample* of the campaign of *job*; equal numbers give equal samples."""
     return _Campaign(job, np.random.default_rng([seed, sample])).run()
 
 
 class _Campaign:
-    def __init__(self, job: Job, random: np.random.Generator) -> None:
+    def __init__(self, job: TrainingRun, random: np.random.Generator) -> None:
         self.job, self.random = job, random
         self.env, self.sample = Environment(), Sample()
         self.failures = job.failures or Breakdowns()
@@ -246,7 +246,7 @@ class Simulated:
 
     scenario: BuiltScenario
     phases: tuple[BuiltPhase, ...]
-    job: Job
+    job: TrainingRun
     samples: tuple[Sample, ...]
 
     @property
@@ -308,7 +308,7 @@ class Simulated:
         jobs = {way: replace(self.job, failures=replace(failures, elastic=elastic)) for way, elastic in ways.items()}
         return {way: fmean(self._times(one)) for way, one in jobs.items()}
 
-    def _times(self, job: Job) -> list[float]:
+    def _times(self, job: TrainingRun) -> list[float]:
         return [simulate(job, self.seed, number).seconds for number in range(FEW)]
 
 

@@ -14,7 +14,7 @@ restarting and loading, training with fewer replicas, planned stops."""
 
 
 @dataclass(frozen=True)
-class Stage:
+class TrainingStage:
     """*steps* of *seconds* and *tokens* each."""
 
     steps: int
@@ -56,13 +56,13 @@ class Breakdowns:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingRun:
     """Training of *stages* in turn on *nodes* with *replicas*.
 
     *maintenance*: (time between planned stops, duration of a stop) in s.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[TrainingStage, ...]
     nodes: int = 1
     replicas: int = 1
     checkpoints: Checkpoints | None = None
@@ -138,7 +138,7 @@ class Job:
         last = self.stages[-1]
         return min(self.productive, last.seconds * whole_steps(self.checkpoints.interval, last.seconds))
 
-    def every(self, interval: float) -> Job:
+    def every(self, interval: float) -> TrainingRun:
         """Return the job with a checkpoint after each *interval* seconds of training."""
         assert self.checkpoints is not None
         return replace(self, checkpoints=replace(self.checkpoints, interval=interval))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import Jobs, Settings, app
+from clustersim.scenarios.commands.application import Jobs, Settings, command
 from clustersim.scenarios.commands.terminal import progress
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import write_text
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.evaluate.evaluation import Evaluation
+    from clustersim.scenarios.accuracy.evaluation import Evaluation
 
 ALL = Path("ACCURACY.md")
 """The page of all published runs."""
@@ -21,30 +25,38 @@ PROFILES = "published/layer_profiles_v100.csv"
 """PipeDream's layer profiles, beside the published scenarios that read them."""
 
 
-@app.command()
+@dataclass(frozen=True)
+class Output:
+    """The options that say what is written where, and which runs are left out."""
+
+    page: Annotated[
+        Path | None,
+        typer.Option("-o", metavar="FILE.md", help="The page to write (ACCURACY.md if all runs are evaluated)."),
+    ] = None
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Draw predictions against measurements into a folder.")
+    ] = None
+    left_out: Annotated[
+        list[str] | None, typer.Option("--except", metavar="NAME", help="A published run to leave out; repeatable.")
+    ] = None
+    intervals: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.yaml", help="Write the intervals of step times by regime, which reports print."),
+    ] = None
+    rows: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.md", help="The page of all figures (accuracy_rows.md beside the page, or in docs)."),
+    ] = None
+
+
+@command()
 def accuracy(
     scenarios: Annotated[
         list[str] | None, typer.Argument(metavar="SCENARIO", help="Scenarios to evaluate (all published runs).")
     ] = None,
+    *,
     settings: Settings = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", metavar="FILE.md", help="The page to write (ACCURACY.md if all runs are evaluated)."),
-    ] = None,
-    figures: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Draw predictions against measurements into a folder.")
-    ] = None,
-    left_out: Annotated[
-        list[str] | None, typer.Option("--except", metavar="NAME", help="A published run to leave out; repeatable.")
-    ] = None,
-    intervals: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.yaml", help="Write the intervals of step times by regime, which reports print."),
-    ] = None,
-    rows: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.md", help="The page of all figures (accuracy_rows.md beside the page, or in docs)."),
-    ] = None,
+    output: Output,
     refit: Annotated[
         bool, typer.Option("--refit", help="First fit all parameters without each source in turn: up to an hour.")
     ] = False,
@@ -57,19 +69,49 @@ def accuracy(
     FILE.partial.md. After a change of predictions, --intervals scenarios/results/intervals.yaml makes the intervals of
     all reports anew.
     """
-    from dataclasses import replace
-    from datetime import date
+    from clustersim.scenarios.accuracy import comparisons
+    from clustersim.scenarios.commands.runner import print_failures
 
-    from clustersim.scenarios.commands.runner import evaluated, print_failures
-    from clustersim.scenarios.evaluate import comparisons
-    from clustersim.scenarios.evaluate.accuracy import page, rows_page
-    from clustersim.scenarios.evaluate.layers_and_products import TABLE, layer_classes, products
-    from clustersim.scenarios.fitting.left_out import refit_of
+    command = " ".join(
+        ["clustersim accuracy", *(scenarios or []), *(f"--except {name}" for name in output.left_out or ())]
+    )
+    whole = not (scenarios or settings or output.left_out)
+    page = ALL if whole and output.page is None else output.page
+    evaluations = _evaluated(scenarios, settings, output, page, command, jobs, refit)
+    print(comparisons.groups_text(evaluations))
+    if page is not None:
+        _write_rows(evaluations, command, output.rows or _beside(page), page)
+    else:
+        print(f"some of the published runs: {ALL} is left as it is; -o FILE.md writes a page of these")
+    if output.intervals is not None:
+        _write_intervals(evaluations, command, output.intervals)
+        print(f"wrote {output.intervals}")
+    for path in _drawn(evaluations, output.figures) if output.figures is not None else ():
+        print(f"wrote {path}")
+    return print_failures(evaluations)
+
+
+def _evaluated(
+    scenarios: list[str] | None,
+    settings: list[str] | None,
+    output: Output,
+    page: Path | None,
+    command: str,
+    jobs: int,
+    refit: bool,
+) -> list[Evaluation]:
+    """Return the evaluations of *scenarios*, or of all published runs, and write *page*.
+
+    The finished ones are kept in FILE.partial.md until all are done. With *refit* the parameters are fitted first.
+    """
+    from clustersim.scenarios.accuracy.accuracy import page as page_of
+    from clustersim.scenarios.accuracy.layers_and_products import TABLE, products
+    from clustersim.scenarios.accuracy.left_out import refit_of
+    from clustersim.scenarios.commands.runner import evaluated
     from clustersim.scenarios.scenario import Scenario
     from clustersim.scenarios.specification import loading
-    from clustersim.simulator.reading.files import write_text
 
-    absent = {loading.located(name).stem: "left out with --except" for name in left_out or ()}
+    absent = {loading.located(name).stem: "left out with --except" for name in output.left_out or ()}
     names = [name for name in scenarios or loading.shipped("published") if name not in absent]
     if refit:
         _refit(jobs)
@@ -77,37 +119,29 @@ def accuracy(
     loaded = [Scenario.load(name, options=settings, refused=refused[name]) for name in names]
     without = {one.name: found for one in loaded if (found := refit_of(one.name)) is not None}
     priced = products(loading.SHIPPED / TABLE) if not scenarios else []
-    command = " ".join(["clustersim accuracy", *(scenarios or []), *(f"--except {name}" for name in left_out or ())])
+    partial = page.with_name(f"{page.stem}.partial{page.suffix}") if page else None
     evaluations: list[Evaluation] = []
-    if output is None and not (scenarios or settings or left_out):
-        output = ALL
-
-    def write(path: Path) -> None:
-        waiting = {one.name: "not evaluated yet" for one in loaded[len(evaluations) :]}
-        write_text(path, page(evaluations, {**absent, **waiting}, priced, command, date.today()))
-
-    partial = output.with_name(f"{output.stem}.partial{output.suffix}") if output else None
     for name, evaluation in zip(names, evaluated(loaded, jobs, without), strict=True):
         evaluations.append(replace(evaluation, refused=refused[name]))
         if partial:
-            write(partial)  # keeps the finished evaluations if the rest is interrupted
-    print(comparisons.groups_text(evaluations))
-    if output and partial:
-        write(output)
+            # keeps the finished evaluations if the rest is interrupted
+            waiting = {one.name: "not evaluated yet" for one in loaded[len(evaluations) :]}
+            write_text(partial, page_of(evaluations, {**absent, **waiting}, priced, command, date.today()))
+    if partial and page:
+        write_text(page, page_of(evaluations, absent, priced, command, date.today()))
         partial.unlink(missing_ok=True)
-        beside = rows or _beside(output)
-        classes = layer_classes(loading.SHIPPED / PROFILES)
-        write_text(beside, rows_page(evaluations, classes, command, date.today()))
-        print(f"wrote {output}")
-        print(f"wrote {beside}")
-    else:
-        print(f"some of the published runs: {ALL} is left as it is; -o FILE.md writes a page of these")
-    if intervals is not None:
-        _write_intervals(evaluations, command, intervals)
-        print(f"wrote {intervals}")
-    for path in _drawn(evaluations, figures) if figures is not None else ():
-        print(f"wrote {path}")
-    return print_failures(evaluations)
+    return evaluations
+
+
+def _write_rows(evaluations: Sequence[Evaluation], command: str, path: Path, page: Path) -> None:
+    """Write the page of all figures to *path*, beside *page*."""
+    from clustersim.scenarios.accuracy.accuracy import rows_page
+    from clustersim.scenarios.accuracy.layers_and_products import layer_classes
+    from clustersim.scenarios.specification import loading
+
+    classes = layer_classes(loading.SHIPPED / PROFILES)
+    write_text(path, rows_page(evaluations, classes, command, date.today()))
+    print(f"wrote {page}\nwrote {path}")
 
 
 def _beside(page: Path) -> Path:
@@ -118,7 +152,7 @@ def _beside(page: Path) -> Path:
 
 def _refit(jobs: int) -> None:
     """Fit all parameters without each source in turn, and print the files."""
-    from clustersim.scenarios.fitting.left_out import fits_without, refit
+    from clustersim.scenarios.accuracy.left_out import fits_without, refit
 
     with progress("fitting without each source", parts=len(fits_without())) as shown:
         paths = refit(jobs, shown.advance)
@@ -128,12 +162,8 @@ def _refit(jobs: int) -> None:
 
 def _write_intervals(evaluations: Sequence[Evaluation], command: str, output: Path) -> None:
     """Write the intervals by the errors of *evaluations*. Raises `ScenarioError` if there are too few."""
-    from datetime import date
-
-    from clustersim.scenarios.evaluate.errors_by_source import FEWEST_SOURCES, step_calibration
-    from clustersim.scenarios.evaluate.prediction_intervals import contents
-    from clustersim.simulator.reading.errors import ScenarioError
-    from clustersim.simulator.reading.files import write_text
+    from clustersim.scenarios.accuracy.errors_by_source import FEWEST_SOURCES, step_calibration
+    from clustersim.scenarios.accuracy.prediction_intervals import contents
     from clustersim.simulator.reading.yaml_and_json import yaml_text
 
     found = step_calibration(evaluations)
@@ -144,7 +174,7 @@ def _write_intervals(evaluations: Sequence[Evaluation], command: str, output: Pa
 
 def _drawn(evaluations: Sequence[Evaluation], folder: Path) -> Iterator[Path]:
     """Draw all times on one diagonal, and TFLOP/s over GPUs for scenarios that scale; yield the files."""
-    from clustersim.scenarios.evaluate import comparisons
+    from clustersim.scenarios.accuracy import comparisons
     from clustersim.simulator.charts.agreement import draw_agreement, draw_scaling
 
     draw_agreement(comparisons.times(evaluations), folder / "accuracy.png")

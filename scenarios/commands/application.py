@@ -1,20 +1,27 @@
 """The application: exit statuses, commands, and arguments that several commands take.
 
-The file of a command is imported when it is called.
-
-The signature of a command lists its options; therefore some of these functions are over 40 lines long.
+The file of a command is imported when it is called. The signature of a command lists its options; a parameter that is
+a dataclass stands for those that its fields are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
+from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.lookup import module
+
+if TYPE_CHECKING:
+    from clustersim.scenarios.estimates import PresetMachine
+    from clustersim.scenarios.scenario import Scenario
 
 BAD_INPUT, DEADLOCK, INTERRUPTED = 2, 4, 130
 
@@ -31,6 +38,44 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def command(name: str | None = None) -> Callable[[F], F]:
+    """Return the decorator that makes a function the command *name*, or that of its own name."""
+
+    def made(function: F) -> F:
+        app.command(name)(_with_options_in_groups(function))
+        return function
+
+    return made
+
+
+def _with_options_in_groups(function: F) -> F:
+    """Return *function* with the fields of each parameter that is a dataclass in place of it."""
+    groups: dict[str, type[Any]] = {}
+    flat: list[Parameter] = []
+    for one, parameter in signature(function, eval_str=True).parameters.items():
+        kind = parameter.annotation
+        if isinstance(kind, type) and is_dataclass(kind):
+            groups[one] = kind
+            flat += signature(kind, eval_str=True).parameters.values()
+        else:
+            flat.append(parameter)
+
+    @wraps(function)
+    def call(**values: Any) -> Any:
+        for one, group in groups.items():
+            values[one] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        return function(**values)
+
+    # by keyword, so that an option without a default may follow one with a default
+    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in flat]
+    call.__signature__ = Signature(keywords)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+    return cast(F, call)
+
+
 MODULES = {
     "accuracy": "accuracy",
     "calibrate": "calibrate",
@@ -46,6 +91,7 @@ MODULES = {
     "plot": "plot",
     "run": "run",
     "schema": "schema",
+    "serve": "serve",
     "sensitivity": "sensitivity",
     "show": "show",
     "sweep": "sweep",
@@ -88,9 +134,7 @@ def complete_scenarios(incomplete: str) -> list[str]:
 Scenarios = Annotated[
     list[str],
     typer.Argument(
-        metavar="SCENARIO",
-        help="Paths of scenario files, or names of shipped ones.",
-        autocompletion=complete_scenarios,
+        metavar="SCENARIO", help="Paths of scenario files, or names of shipped ones.", autocompletion=complete_scenarios
     ),
 ]
 OneScenario = Annotated[
@@ -105,10 +149,37 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY.PATH=VALUE", help="Set a value of the scenario; may be given several times."),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+NumbersAsJson = Annotated[bool, typer.Option("--json", help="Print the numbers as JSON, and nothing else.")]
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A model, or the path of a config.json.")]
+SampleTokens = Annotated[int | None, typer.Option("--seq", min=1, help="Tokens of a sample.")]
+Precision = Annotated[str | None, typer.Option(help="bf16, fp16 or fp32; by the GPU if not given.")]
 Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes of this machine that share the runs.")]
 On = Annotated[
     str, typer.Option("--on", metavar="ADDRESS", help="Dask cluster that executes the runs, e.g. tcp://host:8786.")
 ]
+
+
+@dataclass(frozen=True)
+class OnMachine:
+    """The options that say on which machine a model is, without a scenario."""
+
+    cluster: Annotated[str | None, typer.Option(help="The cluster; dgx_h100 if not given.")] = None
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the cluster.")] = None
+    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs, in place of --nodes.")] = None
+
+    def machine(self) -> PresetMachine:
+        """Return the machine. Raises `ScenarioError`."""
+        from clustersim.scenarios.estimates import machine
+
+        return machine(self.cluster, self.nodes, self.gpus)
+
+
+def load(scenario: str, settings: list[str] | None) -> Scenario:
+    """Return the scenario at a path, or the shipped one of that name, with *settings*, texts ``key.path=value``."""
+    from clustersim.scenarios.scenario import Scenario
+
+    return Scenario.load(scenario, options=settings)
 
 
 @contextmanager
@@ -117,7 +188,6 @@ def named_as_options(options: Mapping[str, tuple[str, object]]) -> Iterator[list
 
     An error about one of them names the option in place of the setting.
     """
-    from clustersim.simulator.reading.errors import ScenarioError
 
     given = {f"{key}={value}": f"{name} {value}" for key, (name, value) in options.items() if value is not None}
     try:
@@ -135,7 +205,6 @@ MOST_RANKS = 1_000_000
 
 def numbers(text: str) -> list[int]:
     """Return the ranks of a text such as ``0,8:16``: single ranks, and ranges without their end, each rank once."""
-    from clustersim.simulator.reading.errors import ScenarioError
 
     chosen: dict[int, None] = {}
     for part in text.split(","):

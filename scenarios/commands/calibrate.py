@@ -4,23 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clustersim.scenarios.commands.application import Settings, app
+from clustersim.scenarios.commands.application import Settings, command, load
+from clustersim.simulator.reading.errors import ScenarioError
 
 if TYPE_CHECKING:
     from clustersim.scenarios.calibrate.communication import RankPlacement
     from clustersim.scenarios.calibrate.measuring import OnMeasurement
-    from clustersim.simulator.replay.calibration.measurements import SizeSweep
+    from clustersim.simulator.replay.measurements import SizeSweep
     from clustersim.simulator.replay.rank_process import NetworkPlace
 
 BACKENDS = ("gloo", "nccl")
 
 
-@app.command()
+@dataclass(frozen=True)
+class MeasuredOptions:
+    """The options that say what is measured: sizes, iterations, kinds."""
+
+    begin: Annotated[str, typer.Option("-b", "--begin", "--minbytes", metavar="SIZE", help="Least size.")] = "8"
+    end: Annotated[str, typer.Option("-e", "--end", "--maxbytes", metavar="SIZE", help="Largest size.")] = "128M"
+    factor: Annotated[int, typer.Option("-f", "--factor", "--stepfactor", min=2, help="From size to size.")] = 4
+    iterations: Annotated[int, typer.Option("-n", "--iters", min=1, help="Iterations of a batch.")] = 20
+    warmup: Annotated[int, typer.Option("-w", "--warmup_iters", min=0, help="Iterations before.")] = 5
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kind", help="Only this: send, all_reduce, broadcast ...; may be given several times."),
+    ] = None
+
+    def sweep(self, placement: RankPlacement, budget: float) -> SizeSweep:
+        """Return the measurements between the ranks of *placement*, repeated for *budget* seconds."""
+        from clustersim.scenarios.calibrate import measuring
+        from clustersim.simulator.replay.measurements import SizeSweep
+
+        sizes, kinds = measuring.span(self.begin, self.end, self.factor), measuring.kinds(self.kinds)
+        return SizeSweep(sizes, kinds, placement.pairs(), iterations=self.iterations, warmup=self.warmup, budget=budget)
+
+
+@dataclass(frozen=True)
+class Told:
+    """The options that say what files of measurements lack."""
+
+    on: Annotated[
+        str | None, typer.Option(metavar="SCENARIO", help="With --from: on whose cluster that was measured.")
+    ] = None
+    accelerator: Annotated[str | None, typer.Option(help="With --from: the GPU, where no file tells.")] = None
+    nic: Annotated[str | None, typer.Option(help="With --from: the link of a NIC, where no file tells.")] = None
+    nodes: Annotated[int | None, typer.Option(min=1, help="With --from: the servers, where no file tells.")] = None
+
+
+@command()
 def calibrate(
     scenario: Annotated[
         list[str] | None,
@@ -28,6 +65,7 @@ def calibrate(
             metavar="[SCENARIO]", help="Whose cluster the ranks stand on; unknown if none. With --from, more files."
         ),
     ] = None,
+    *,
     output: Annotated[Path, typer.Option("-o", metavar="FILE", help="The calibration file to write.")] = Path(
         "calibration.yaml"
     ),
@@ -41,22 +79,9 @@ def calibrate(
     ] = None,
     backend: Annotated[str, typer.Option(help="gloo (any machine), or nccl (a GPU for each rank).")] = "gloo",
     ranks: Annotated[int | None, typer.Option(min=2, help="Ranks to start (those of the scenario, or 2).")] = None,
-    begin: Annotated[str, typer.Option("-b", "--begin", "--minbytes", metavar="SIZE", help="Least size.")] = "8",
-    end: Annotated[str, typer.Option("-e", "--end", "--maxbytes", metavar="SIZE", help="Largest size.")] = "128M",
-    factor: Annotated[int, typer.Option("-f", "--factor", "--stepfactor", min=2, help="From size to size.")] = 4,
-    iterations: Annotated[int, typer.Option("-n", "--iters", min=1, help="Iterations of a batch.")] = 20,
-    warmup: Annotated[int, typer.Option("-w", "--warmup_iters", min=0, help="Iterations before.")] = 5,
-    kinds: Annotated[
-        list[str] | None,
-        typer.Option("--kind", help="Only this: send, all_reduce, broadcast ...; may be given several times."),
-    ] = None,
+    measured: MeasuredOptions,
     testbed: Annotated[bool, typer.Option("--testbed", help="Build the scenario's cluster as a real network.")] = False,
-    on: Annotated[
-        str | None, typer.Option(metavar="SCENARIO", help="With --from: on whose cluster that was measured.")
-    ] = None,
-    accelerator: Annotated[str | None, typer.Option(help="With --from: the GPU, where no file tells.")] = None,
-    nic: Annotated[str | None, typer.Option(help="With --from: the link of a NIC, where no file tells.")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="With --from: the servers, where no file tells.")] = None,
+    told: Told,
     device: Annotated[
         str | None, typer.Option(help="Measure products, memory and copies of one device instead: cuda, or cpu.")
     ] = None,
@@ -68,40 +93,29 @@ def calibrate(
 ) -> None:
     """Fit cost parameters on real devices, or --from measurements, and write a calibration file."""
     if sources:
-        _read([*sources, *map(Path, scenario or [])], output, on, settings, (accelerator, nic, nodes))
+        _read([*sources, *map(Path, scenario or [])], output, told, settings)
         return
     if device is not None:
         _measure_device(device, output)
         return
     from clustersim.scenarios.calibrate import measuring
-    from clustersim.simulator.replay.calibration.measurements import SizeSweep
 
     measuring.check_budget(budget)
     placement = measuring.placement(scenario or [], ranks, settings)
-    span = measuring.span(begin, end, factor)
-    sweep = SizeSweep(
-        span, measuring.kinds(kinds), placement.pairs(), iterations=iterations, warmup=warmup, budget=budget
-    )
+    sweep = measured.sweep(placement, budget)
     with measuring.places(placement, testbed) as (placement, at):
         _measure(placement, sweep, backend, at, timeout, output)
 
 
-def _read(
-    files: list[Path],
-    output: Path,
-    on: str | None,
-    settings: list[str] | None,
-    overrides: tuple[str | None, str | None, int | None],
-) -> None:
+def _read(files: list[Path], output: Path, told: Told, settings: list[str] | None) -> None:
     """Fit the measurements in *files* and print the report."""
     from clustersim.scenarios.calibrate.imported_measurements import Overrides, fit_tables, read
-    from clustersim.scenarios.scenario import Scenario
 
     if all(path.suffix == ".csv" for path in files):
         print(fit_tables(files, output))
         return
-    scenario = Scenario.load(on, options=settings) if on else None
-    print(read(files, output, scenario, Overrides(*overrides)))
+    scenario = load(told.on, settings) if told.on else None
+    print(read(files, output, scenario, Overrides(told.accelerator, told.nic, told.nodes)))
 
 
 def _measure(
@@ -116,7 +130,6 @@ def _measure(
     from clustersim.scenarios.calibrate.communication import calibration_report, how_to_use, outcome
     from clustersim.scenarios.calibrate.measuring import BrokenCalibrationError, keep, measured, with_rows_kept
     from clustersim.simulator.network.library.calibration_file import transport
-    from clustersim.simulator.reading.errors import ScenarioError
 
     if backend not in BACKENDS:
         raise ScenarioError(f"--backend {backend}: must be gloo or nccl")

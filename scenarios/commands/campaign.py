@@ -7,19 +7,20 @@ from typing import Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import OneScenario, Settings, app
+from clustersim.scenarios.commands.application import AsJson, OneScenario, Settings, command, load
 from clustersim.scenarios.commands.runner import CHART_SUFFIXES, Made, run_each
 from clustersim.scenarios.commands.terminal import progress
+from clustersim.simulator.reading.files import suffix_of
 
 
-@app.command()
+@command()
 def campaign(
     scenario: OneScenario,
     settings: Settings = None,
     repeats: Annotated[
         int | None, typer.Option(min=1, max=100_000, help="Samples of the campaign, in place of campaign.repeats.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    as_json: AsJson = False,
     output: Annotated[
         Path | None, typer.Option("-o", metavar="FILE", help="The chart: a .png, .svg or .pdf file.")
     ] = None,
@@ -31,7 +32,6 @@ def campaign(
     from clustersim.scenarios.campaign.report import draw, report, summary
     from clustersim.scenarios.results.result import check_finite
     from clustersim.scenarios.scenario import Scenario
-    from clustersim.simulator.reading.files import suffix_of
 
     def make(one: Scenario) -> Made:
         section = one.specification.campaign
@@ -45,4 +45,4 @@ def campaign(
 
     if output is not None:
         suffix_of(output, CHART_SUFFIXES)
-    run_each(Scenario.load(scenario, options=settings), make, "campaign", output, as_json)
+    run_each(load(scenario, settings), make, "campaign", output, as_json)

@@ -5,30 +5,39 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from clustersim.scenarios.commands.application import BAD_INPUT, Scenarios, Settings, app
+from clustersim.scenarios.commands.application import BAD_INPUT, Scenarios, Settings, command, load
 from clustersim.scenarios.commands.terminal import say
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.plain_text import printable
+from clustersim.simulator.reading.units import show_long
 
 if TYPE_CHECKING:
     from clustersim.scenarios.scenario import Scenario
 
 
-@app.command()
+@command()
 def check(scenarios: Scenarios, settings: Settings = None) -> int:
     """Check scenarios and bound their memory; nothing is simulated."""
-    from clustersim.scenarios.scenario import Scenario
 
     status = 0
     for name in scenarios:
         try:
-            scenario = Scenario.load(name, options=settings)
-            for one in (job for run in scenario.runs for job in run.jobs.values() or [run]):
+            scenario = load(name, settings)
+            for run in scenario.runs:
+                if run.specification.queue is not None:
+                    say(_queue_line(run, name if run is scenario else f"{name} ({run.name})"))
+            each = (run for run in scenario.runs if run.jobs or run.specification.queue is None)
+            for one in (job for run in each for job in run.jobs.values() or [run]):
                 say(_line(one, name if one is scenario else f"{name} ({one.name})"))
         except SimulatorError as error:
             say(printable(str(error)), sys.stderr)
             status = BAD_INPUT
     return status
+
+
+def _queue_line(scenario: Scenario, name: str) -> str:
+    arrived = scenario.submissions[0]
+    return f"{name}: ok, {len(arrived):,} jobs arrive, the last after {show_long(arrived[-1].arrival)}"
 
 
 def _line(scenario: Scenario, name: str) -> str:

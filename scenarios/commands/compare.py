@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import Jobs, Settings, app
+from clustersim.scenarios.commands.application import Jobs, Settings, command, load
 from clustersim.scenarios.commands.runner import numbered, simulated_by_name
 from clustersim.scenarios.commands.terminal import progress
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.gc_paused import gc_paused
 
 if TYPE_CHECKING:
     from clustersim.scenarios.campaign.campaign import Simulated
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 TOO_FEW = "compare needs at least two scenarios, or one with variants"
 
 
-@app.command()
+@command()
 def compare(
     scenarios: Annotated[
         list[str], typer.Argument(metavar="SCENARIO", help="Scenarios, or directories that `run` wrote.")
@@ -35,7 +37,6 @@ def compare(
     """Compare scenarios: what differs, and where the time went. Directories that run wrote are simulated again."""
     from clustersim.scenarios.results.result_kinds import differences, side_by_side
     from clustersim.simulator.reading import plain_text
-    from clustersim.simulator.reading.errors import ScenarioError
 
     if campaigns:
         if output is not None or jobs > 1:
@@ -63,12 +64,9 @@ def _print_campaigns(scenarios: list[str], settings: list[str] | None, repeats: 
     from clustersim.scenarios.campaign.campaign import run
     from clustersim.scenarios.campaign.report import side_by_side
     from clustersim.scenarios.results.result_kinds import differences
-    from clustersim.scenarios.scenario import Scenario
     from clustersim.simulator.reading import plain_text
-    from clustersim.simulator.reading.errors import ScenarioError
-    from clustersim.simulator.schedule.gc_paused import gc_paused
 
-    loaded = [Scenario.load(name, options=settings) for name in scenarios]
+    loaded = [load(name, settings) for name in scenarios]
     runs = [one for scenario in loaded for one in scenario.runs]
     if len(runs) < 2:
         raise ScenarioError(TOO_FEW)

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import Settings, app, complete_scenarios
+from clustersim.scenarios.commands.application import AsJson, Settings, command, complete_scenarios, load
+from clustersim.scenarios.commands.runner import print_json
 from clustersim.scenarios.commands.terminal import say
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import check_writable
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.explain.run import RealRun
+    from clustersim.scenarios.real_traces.run import RealRun
     from clustersim.scenarios.scenario import Scenario
 
 
-@app.command()
+@command()
 def explain(
     traces: Annotated[
         list[Path],
         typer.Argument(
             metavar="TRACE",
-            help="Traces of torch.profiler (.json or .json.gz), one a rank, or folders of them.",
+            help="Traces of torch.profiler (.json, .json.gz) or Nsight Systems (.sqlite), one a rank, or folders.",
         ),
     ],
     scenario: Annotated[
@@ -42,25 +45,20 @@ def explain(
         int | None,
         typer.Option(min=1, metavar="N", help="Explain the N fastest steps alone: other work only lengthens a step."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Explain traces of real ranks: step, busy, exposed communication, idle; with a scenario the gap and its causes."""
-    import json
-
     from clustersim.scenarios.explain.report import summary
-    from clustersim.scenarios.explain.run import run_of
-    from clustersim.scenarios.scenario import Scenario
-    from clustersim.simulator.reading.errors import ScenarioError
-    from clustersim.simulator.reading.files import check_writable
+    from clustersim.scenarios.real_traces.run import run_of
 
     if settings and scenario is None:
         raise ScenarioError("--set sets values of a scenario; give that too: --scenario SCENARIO")
     if calibration is not None:
         check_writable(calibration)
-    loaded = Scenario.load(scenario, options=settings) if scenario is not None else None
+    loaded = load(scenario, settings) if scenario is not None else None
     run = run_of(traces, fastest)
     if as_json:
-        print(json.dumps(summary(run, loaded), indent=2))
+        print_json(summary(run, loaded))
     else:
         _report(run, loaded)
     if calibration is not None:

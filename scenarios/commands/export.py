@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import OneScenario, Settings, app
+from clustersim.scenarios.commands.application import OneScenario, Settings, command, load
+from clustersim.scenarios.commands.runner import variant_of
 from clustersim.scenarios.commands.terminal import progress, say
-
-if TYPE_CHECKING:
-    from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
 
 LISTED = 16
 """Files that are listed one by one at most."""
@@ -24,7 +23,7 @@ def complete_targets(incomplete: str) -> list[str]:
     return [name for name in targets() if name.startswith(incomplete)]
 
 
-@app.command()
+@command()
 def export(
     scenario: OneScenario,
     to: Annotated[
@@ -32,8 +31,8 @@ def export(
         typer.Option(
             "--to",
             metavar="TARGET",
-            help="megatron, deepspeed, torchtitan, accelerate, slurm, torch-csv, graphml, dot ...: a file of "
-            "scenarios/exchange/exporting.",
+            help="megatron, deepspeed, torchtitan, accelerate, slurm, torch-csv, msccl, graphml, dot ...: a "
+            "file of scenarios/exchange/exporting.",
             autocompletion=complete_targets,
         ),
     ],
@@ -47,10 +46,13 @@ def export(
 ) -> None:
     """Write a scenario as launch files, a pipeline order, traces or a topology for other programs."""
     from clustersim.scenarios.exchange.export import exporter, write
-    from clustersim.scenarios.scenario import Scenario
 
     make = exporter(to)
-    chosen = _variant(Scenario.load(scenario, options=settings), variant)
+    loaded = load(scenario, settings)
+    if variant is None and loaded.variants:
+        first, *_ = there = list(loaded.variants)
+        raise ScenarioError(f"{loaded.name} has {len(there)} variants; give one of them: --variant {first}")
+    chosen = loaded if variant is None else variant_of(loaded, variant)
     with progress(f"exporting {chosen.name}"):
         made = make(chosen)
         paths = write(made, output)
@@ -60,21 +62,3 @@ def export(
         say(f"wrote {path}")
     for note in made.notes:
         say(f"note: {note}")
-
-
-def _variant(scenario: Scenario, name: str | None) -> Scenario:
-    """Return the variant *name* of *scenario*; the scenario itself if it has none. Raises `ScenarioError`."""
-    from clustersim.simulator.reading.errors import ScenarioError
-    from clustersim.simulator.reading.validation import listed, near
-
-    there = list(scenario.variants)
-    if name is None:
-        if there:
-            raise ScenarioError(f"{scenario.name} has {len(there)} variants; give one of them: --variant {there[0]}")
-        return scenario
-    if not there:
-        raise ScenarioError(f"--variant {name[:60]}: {scenario.name} has no variants")
-    if name not in there:
-        hint = near(name, there)
-        raise ScenarioError(f"--variant {name[:60]}: must be {listed(there[:40])}" + (f"; {hint}" if hint else ""))
-    return scenario.variants[name]

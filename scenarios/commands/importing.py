@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import Settings, app
+from clustersim.scenarios.commands.application import Settings, command
 from clustersim.scenarios.commands.terminal import say
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import write_text
 
 if TYPE_CHECKING:
     from clustersim.scenarios.exchange.importer import Imported
@@ -17,7 +19,7 @@ SHOWN = 30
 """Keys that were not read and are listed for each file on the terminal; the scenario lists all."""
 
 
-@app.command("import")
+@command("import")
 def import_(
     files: Annotated[
         list[str],
@@ -41,8 +43,6 @@ def import_(
 ) -> None:
     """Make a scenario from configuration files of training programs; comments say where each value is from."""
     from clustersim.scenarios.exchange.importer import Options, imported
-    from clustersim.simulator.reading.errors import ScenarioError
-    from clustersim.simulator.reading.files import write_text
 
     options = Options(cluster, nodes, accelerator, nic, dataset_samples)
     folder = output.parent if output else Path()
@@ -64,7 +64,6 @@ def import_(
 def _fit(made: Imported, output: Path) -> None:
     """Fit the measured collectives on the cluster of the scenario, and name the result in it."""
     from clustersim.scenarios.calibrate.imported_measurements import Overrides, read
-    from clustersim.simulator.reading.files import write_text
 
     fitted = output.with_name(f"{output.stem}-network.yaml")
     say(read(made.sweeps, fitted, made.scenario, Overrides()))

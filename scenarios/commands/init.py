@@ -9,8 +9,11 @@ from typing import Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.application import command
 from clustersim.scenarios.commands.terminal import say
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import write_text
+from clustersim.simulator.reading.lookup import is_path
 
 MODEL, CLUSTER, NODES = "llama3_8b", "dgx_h100", 4
 """What is offered."""
@@ -45,7 +48,7 @@ parallelism:
 """
 
 
-@app.command()
+@command()
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = Path("scenario.yaml"),
     model: Annotated[str | None, typer.Option(help="A model, or the path of a config.json.")] = None,
@@ -53,8 +56,6 @@ def init(
     nodes: Annotated[int | None, typer.Option(min=1, help="Number of nodes.")] = None,
 ) -> None:
     """Write a commented scenario to begin with; what no option gives is asked."""
-    from clustersim.simulator.reading.errors import ScenarioError
-    from clustersim.simulator.reading.files import write_text
 
     if file.exists():
         raise ScenarioError(f"{file} exists already; give another name")
@@ -82,7 +83,6 @@ def _text(folder: Path, model: str, cluster: str, nodes: int) -> tuple[str, str]
     from clustersim.scenarios.alternatives.changes import remedy_line
     from clustersim.scenarios.defaults import defaults, model_on
     from clustersim.scenarios.scenario import Scenario
-    from clustersim.simulator.reading.lookup import is_path
 
     data = model_on(model, cluster, nodes)
     scenario = Scenario.model_validate(data)

@@ -15,8 +15,12 @@ from typing import Annotated, Any
 
 import typer
 
-from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.application import command
 from clustersim.scenarios.commands.terminal import say
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.lookup import files, find, names
+from clustersim.simulator.reading.plain_text import table
+from clustersim.simulator.reading.units import show
 
 PACKAGES = {
     "models": "clustersim.workloads.models",
@@ -35,7 +39,7 @@ KEPT = Path(__file__).with_name("lists.json")
 SCENARIOS = Path(__file__).parents[1]
 
 
-@app.command("list")
+@command("list")
 def list_names(
     kind: Annotated[
         str | None, typer.Argument(help=f"{', '.join([*PACKAGES, *TABLES])} or scenarios; all names if none.")
@@ -44,7 +48,6 @@ def list_names(
     """List models, GPUs, clusters, links, fabrics, orders, algorithms, software, scenarios, or a table."""
     kinds = [*PACKAGES, *TABLES, "scenarios"]
     if kind is not None and kind not in kinds:
-        from clustersim.simulator.reading.errors import ScenarioError
         from clustersim.simulator.reading.validation import listed
 
         raise ScenarioError(f'there is no list of "{kind}"; ask for {listed(kinds)}')
@@ -76,8 +79,6 @@ def digest(kind: str, folders: list[str]) -> str:
     """Return a digest of the names and the contents of the files of the list *kind*; scenarios are in *folders*."""
     from hashlib import sha256
 
-    from clustersim.simulator.reading.lookup import files
-
     scenarios = (path for folder in folders for path in sorted((SCENARIOS / folder).glob("*.yaml")))
     total = sha256()
     for path in scenarios if kind == "scenarios" else files(PACKAGES[kind]):
@@ -104,8 +105,6 @@ def text_to_keep() -> str:
 def made(kind: str) -> list[str]:
     """Return the lines of the list *kind*, from its files."""
     from clustersim.scenarios.specification import loading
-    from clustersim.simulator.reading.lookup import names
-    from clustersim.simulator.reading.plain_text import table
 
     if kind == "scenarios":
         folders = {name: folder for folder in ("", *loading.FOLDERS) for name in loading.shipped(folder)}
@@ -135,7 +134,6 @@ def _stack(name: str) -> list[str]:
 
 def _composed() -> list[str]:
     """Return lines of the stacks that are composed of others: name, what of, and description."""
-    from clustersim.simulator.reading.plain_text import table
     from clustersim.workloads.software_stack import GROUPS, aliases
 
     rows = [
@@ -158,7 +156,6 @@ def _gpu(name: str) -> list[str]:
     """Return the name of a GPU of the catalogue, its dense peak in 16 bits, its memory and its memory bandwidth."""
     from math import isfinite
 
-    from clustersim.simulator.reading.units import show
     from clustersim.topologies.catalogue import GPUS, device
 
     data = device(GPUS, name)
@@ -172,7 +169,6 @@ def _gpu(name: str) -> list[str]:
 
 def _link(name: str) -> list[str]:
     """Return the name of a link of the catalogue, its bandwidth in one direction and its latency."""
-    from clustersim.simulator.reading.units import show
     from clustersim.topologies.catalogue import link_data
 
     data = link_data(name)
@@ -182,7 +178,6 @@ def _link(name: str) -> list[str]:
 def _algorithm(name: str) -> list[str]:
     """Return the name of an algorithm, its collectives, for how many ranks it is, and its description."""
     from clustersim.simulator.network.library.tuner import FOLDER, ranks_allowed
-    from clustersim.simulator.reading.lookup import find
     from clustersim.simulator.schedule.ops import COLLECTIVES
 
     module = find(FOLDER, name)

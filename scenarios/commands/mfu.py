@@ -6,29 +6,37 @@ from typing import Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import Settings, app, named_as_options
+from clustersim.scenarios.commands.application import (
+    ModelName,
+    NumbersAsJson,
+    OnMachine,
+    Precision,
+    SampleTokens,
+    Settings,
+    command,
+    named_as_options,
+)
 from clustersim.scenarios.commands.runner import print_answer
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.units import parse
 
 
-@app.command()
+@command()
 def mfu(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model, or the path of a config.json.")],
+    model: ModelName,
+    *,
     step: Annotated[str, typer.Option(metavar="TIME", help="The time of a step, e.g. 17.3s or 850ms.")],
     batch: Annotated[int, typer.Option(min=1, help="Samples of a step, on all GPUs together.")],
-    cluster: Annotated[str | None, typer.Option(help="The cluster; dgx_h100 if not given.")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the cluster.")] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs, in place of --nodes.")] = None,
-    sequence: Annotated[int | None, typer.Option("--seq", min=1, help="Tokens of a sample.")] = None,
+    on: OnMachine,
+    sequence: SampleTokens = None,
     tokens: Annotated[str | None, typer.Option(help="Tokens of the whole training, e.g. 1T, for days.")] = None,
-    precision: Annotated[str | None, typer.Option(help="bf16, fp16 or fp32; by the GPU if not given.")] = None,
+    precision: Precision = None,
     recompute: Annotated[str, typer.Option(help="none, selective or full: what the HFU counts.")] = "none",
     settings: Settings = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON, and nothing else.")] = False,
+    as_json: NumbersAsJson = False,
 ) -> None:
     """Give MFU, HFU, TFLOP/s, tokens/s and days from a logged step time, by the formulas of `run`."""
-    from clustersim.scenarios.estimates import logged_step, machine
-    from clustersim.simulator.reading.errors import ScenarioError
-    from clustersim.simulator.reading.units import parse
+    from clustersim.scenarios.estimates import logged_step
 
     try:
         seconds = parse(step, "time")
@@ -42,5 +50,5 @@ def mfu(
         "model.seq_length": ("--seq", sequence),
     }
     with named_as_options(options) as given:
-        found = logged_step(model, machine(cluster, nodes, gpus), seconds, batch, tokens, [*given, *(settings or [])])
+        found = logged_step(model, on.machine(), seconds, batch, tokens, [*given, *(settings or [])])
     print_answer(found, as_json)

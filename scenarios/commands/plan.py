@@ -2,56 +2,163 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import Settings, app
-from clustersim.scenarios.commands.runner import interruptible, print_answer
-from clustersim.scenarios.commands.terminal import progress
+from clustersim.scenarios.commands.application import Settings, command
+from clustersim.scenarios.commands.runner import interruptible, print_answer, variant_of
+from clustersim.scenarios.commands.terminal import progress, say
+from clustersim.simulator.reading.errors import ScenarioError
 
 if TYPE_CHECKING:
+    from clustersim.scenarios.commands.runner import Answer
     from clustersim.scenarios.scenario import Scenario
     from clustersim.scenarios.search.planner import Watch
 
 
-@app.command()
-def plan(
-    scenario: Annotated[
-        str | None,
-        typer.Argument(metavar="SCENARIO", help="Path of a scenario file, or the name of a shipped one."),
-    ] = None,
+@dataclass(frozen=True)
+class ModelToPlan:
+    """The options of a model to plan for, in place of a scenario."""
+
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Without a scenario: a model, or a Hugging Face config.json.")
-    ] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="CLUSTER", help="Without a scenario: a cluster.")] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Without a scenario: nodes of the cluster.")] = 1,
-    batch: Annotated[int | None, typer.Option(min=1, help="Without a scenario: samples of a step.")] = None,
-    tokens: Annotated[str | None, typer.Option(help="Tokens of the whole run, e.g. 1T.")] = None,
-    settings: Settings = None,
+    ] = None
+    cluster: Annotated[str | None, typer.Option(metavar="CLUSTER", help="Without a scenario: a cluster.")] = None
+    nodes: Annotated[int, typer.Option(min=1, help="Without a scenario: nodes of the cluster.")] = 1
+    batch: Annotated[int | None, typer.Option(min=1, help="Without a scenario: samples of a step.")] = None
+    tokens: Annotated[str | None, typer.Option(help="Tokens of the whole run, e.g. 1T.")] = None
+
+    def loaded(self, scenario: str | None, settings: list[str]) -> Scenario:
+        """Return the scenario *scenario*, or else that of the model, with *settings*. Raises `ScenarioError`."""
+        from clustersim.scenarios.defaults import to_plan
+        from clustersim.scenarios.scenario import Scenario
+        from clustersim.scenarios.search.planner import loaded
+
+        if scenario is not None and (self.model or self.cluster or self.batch):
+            raise ScenarioError(
+                "give a scenario, or --model, --cluster and --batch, not both; --set changes a scenario"
+            )
+        if scenario is not None:
+            return loaded(scenario, [*settings, *([f"training.tokens={self.tokens}"] if self.tokens else [])])
+        if self.model is None or self.cluster is None or self.batch is None:
+            raise ScenarioError(
+                "give a scenario, or --model, --cluster and --batch, "
+                "e.g. clustersim plan --model llama3_8b --cluster dgx_h100 --nodes 4 --batch 512"
+            )
+        given = to_plan(self.model, self.cluster, self.nodes, self.batch, self.tokens, settings)
+        return Scenario.model_validate(given, settings)
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The options that change the section plan of the scenario."""
+
     search: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=A,B", help="Values to try: auto or a list; may be given several times."),
-    ] = None,
-    method: Annotated[str | None, typer.Option(help="How candidates are found; default exhaustive.")] = None,
+    ] = None
+    method: Annotated[str | None, typer.Option(help="How candidates are found; default exhaustive.")] = None
     objective: Annotated[
         str | None, typer.Option(help="step_time (default), cost, energy, memory or tokens_per_currency.")
-    ] = None,
+    ] = None
     memory_margin: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Share of a GPU's memory that is left free, e.g. 0.1.")
-    ] = None,
+    ] = None
     simulate: Annotated[
-        str | None, typer.Option(metavar="N", help="How many of the best are simulated, or all; default 20.")
-    ] = None,
-    top: Annotated[int | None, typer.Option(min=1, metavar="K", help="How many are listed; default 10.")] = None,
+        str | None,
+        typer.Option(
+            metavar="N",
+            help="How many of the best are simulated, or all; default: those that may be the best, 20 at most.",
+        ),
+    ] = None
+    top: Annotated[int | None, typer.Option(min=1, metavar="K", help="How many are listed; default 10.")] = None
+
+    def settings(self) -> list[str]:
+        """Return the options as texts ``key.path=value``. Raises `ScenarioError`."""
+        made = []
+        for setting in self.search or []:
+            key, equals, values = setting.partition("=")
+            if not equals or not values:
+                raise ScenarioError(f"--search {setting}: write it as in --search tp=1,2,4 or --search tp=auto")
+            listed = values if values == "auto" or values.startswith("[") else f"[{values}]"
+            made.append(f"plan.search.{key}={listed}")
+        others = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "search"}
+        return made + [f"plan.{key}={value}" for key, value in others.items() if value is not None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """The options that ask another question than for the best plan; one of them at most."""
+
     largest: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="The largest micro_batch_size, batch, sequence or model that fits."),
-    ] = None,
+    ] = None
     days: Annotated[
-        float | None, typer.Option(min=0.001, metavar="D", help="The fewest nodes that train in D days.")
+        float | None, typer.Option(min=0.001, metavar="D", help='The fewest nodes that train in D days: "D days".')
+    ] = None
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="T", help='The fewest nodes that meet "30 days", "$2M" or "50 tokens/s/GPU".'),
+    ] = None
+
+    clusters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="With --target: also the least of these clusters of the catalogue, NAME or NAME=PRICE of a GPU-hour.",
+        ),
+    ] = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is a question."""
+        return (self.largest, self.days, self.target) != (None, None, None)
+
+    def check(self) -> None:
+        """Raise `ScenarioError` if there are several questions, or an unknown key or target."""
+        asked = [f"--{name}" for name in ("largest", "days", "target") if getattr(self, name) is not None]
+        if len(asked) > 1:
+            raise ScenarioError(f"{' and '.join(asked)} are {len(asked)} questions; give one")
+        if self.clusters is not None and self.days is None and self.target is None:
+            raise ScenarioError("--clusters are for --target and --days")
+        if self.asked:
+            self.answerer()
+
+    def answerer(self) -> Callable[[Scenario, int, Watch], Answer]:
+        """Return the function that answers for a scenario, with processes, watched. Raises `ScenarioError`."""
+        from clustersim.scenarios.search.feasible_sizes import largest, measure
+        from clustersim.scenarios.search.least_cluster import least_cluster
+        from clustersim.scenarios.search.target import Target, target
+        from clustersim.scenarios.search.target_clusters import other_clusters
+
+        if self.largest is not None:
+            what = measure(self.largest)
+            return lambda scenario, processes, watch: largest(scenario, what, processes, watch)
+        aim = target(self.target) if self.target is not None else Target("days", self.days or 0.0)
+        others = other_clusters(self.clusters) if self.clusters is not None else []
+        return lambda scenario, processes, watch: least_cluster(scenario, aim, processes, watch, others)
+
+
+@command()
+def plan(
+    scenario: Annotated[
+        str | None, typer.Argument(metavar="SCENARIO", help="Path of a scenario file, or the name of a shipped one.")
     ] = None,
+    *,
+    of_model: ModelToPlan,
+    variant: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The variant of a scenario that has several; else what they change."),
+    ] = None,
+    settings: Settings = None,
+    space: PlanOptions,
+    question: Question,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the simulations.")] = None,
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes that share the candidates.")] = 1,
     on: Annotated[str, typer.Option(metavar="ADDRESS", help="A Dask scheduler, e.g. tcp://host:8786.")] = "",
@@ -62,85 +169,38 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else.")] = False,
 ) -> None:
     """Find the best way to train: degrees, schedule, micro-batch, recomputation, sharding, with reasons."""
-    from clustersim.simulator.reading.errors import ScenarioError
-
-    options = {
-        "search": search,
-        "method": method,
-        "objective": objective,
-        "memory_margin": memory_margin,
-        "simulate": simulate,
-        "top": top,
-    }
-    given = [*(settings or []), *_settings(options, tokens if scenario else None, seed)]
-    if scenario is not None and (model or cluster or batch):
-        raise ScenarioError("give a scenario, or --model, --cluster and --batch, not both; --set changes a scenario")
-    loaded = _loaded(scenario, model, cluster, nodes, batch, tokens, given)
-    if largest is not None and days is not None:
-        raise ScenarioError("--largest and --days are two questions; give one")
+    question.check()
+    if question.asked and (on or output):
+        raise ScenarioError(f"{'--on' if on else '-o'} is for the best plan, not for --largest, --days and --target")
+    seeded = [f"simulation.seed={seed}"] if seed is not None else []
+    given = of_model.loaded(scenario, [*(settings or []), *space.settings(), *seeded])
+    loaded = _without_variants(given, variant)
     kept = f"; the same command goes on from {output}" if output else "; with -o DIR a plan can go on"
-    with (
-        interruptible(f"{loaded.name} was not planned to its end{kept}"),
-        progress(f"planning {loaded.name}") as shown,
-    ):
-        if largest is not None or days is not None:
-            _ask(loaded, largest, days, jobs, shown, as_json)
+    with interruptible(f"{loaded.name} was not planned to its end{kept}"), progress(f"planning {loaded.name}") as shown:
+        if question.asked:
+            print_answer(question.answerer()(loaded, jobs, shown), as_json)
         else:
             _plan(loaded, jobs, on, output, shown, as_json)
 
 
-def _settings(options: dict[str, Any], tokens: str | None, seed: int | None) -> list[str]:
-    """Return the options of the command as texts ``key.path=value``."""
-    from clustersim.simulator.reading.errors import ScenarioError
-
-    made = []
-    for setting in options.pop("search") or []:
-        key, equals, values = setting.partition("=")
-        if not equals or not values:
-            raise ScenarioError(f"--search {setting}: write it as in --search tp=1,2,4 or --search tp=auto")
-        listed = values if values == "auto" or values.startswith("[") else f"[{values}]"
-        made.append(f"plan.search.{key}={listed}")
-    made += [f"plan.{key}={value}" for key, value in options.items() if value is not None]
-    made += [f"training.tokens={tokens}"] if tokens else []
-    return made + ([f"simulation.seed={seed}"] if seed is not None else [])
-
-
-def _loaded(
-    scenario: str | None,
-    model: str | None,
-    cluster: str | None,
-    nodes: int,
-    batch: int | None,
-    tokens: str | None,
-    settings: list[str],
-) -> Scenario:
-    from clustersim.scenarios.defaults import to_plan
-    from clustersim.scenarios.scenario import Scenario
-    from clustersim.scenarios.search.planner import loaded
-    from clustersim.simulator.reading.errors import ScenarioError
-
-    if scenario is not None:
-        return loaded(scenario, settings)
-    if model is None or cluster is None or batch is None:
-        raise ScenarioError(
-            "give a scenario, or --model, --cluster and --batch, "
-            "e.g. clustersim plan --model llama3_8b --cluster dgx_h100 --nodes 4 --batch 512"
-        )
-    return Scenario.model_validate(to_plan(model, cluster, nodes, batch, tokens, settings), settings)
-
-
-def _ask(loaded: Scenario, what: str | None, days: float | None, jobs: int, shown: Watch, as_json: bool) -> None:
-    """Answer one of the two further questions."""
-    from clustersim.scenarios.search.feasible_sizes import KEYS, fewest, largest
-    from clustersim.simulator.reading.errors import ScenarioError
-    from clustersim.simulator.reading.validation import listed, near
-
-    if what is not None and what not in KEYS:
-        raise ScenarioError(
-            f"--largest {what}: must be {listed(KEYS)}" + (f"; {hint}" if (hint := near(what, KEYS)) else "")
-        )
-    found = largest(loaded, what, jobs, shown) if what is not None else fewest(loaded, days or 0.0, jobs, shown)
-    print_answer(found, as_json)
+def _without_variants(loaded: Scenario, name: str | None) -> Scenario:
+    """Return the variant *name* of the scenario *loaded*, or what its variants change, and say which."""
+    if name is not None:
+        found = variant_of(loaded, name)
+        say(f"planning the variant {name} of {loaded.name}", sys.stderr)
+        return found
+    if not loaded.variants:
+        return loaded
+    first = next(iter(loaded.variants))
+    try:
+        found = loaded.without_variants()
+    except ScenarioError as error:
+        message = f"{loaded.name} cannot be planned without one of its variants, e.g. --variant '{first}': {error}"
+        raise ScenarioError(message) from None
+    say(
+        f"planning {loaded.name} without its {len(loaded.variants)} variants; --variant '{first}' plans one", sys.stderr
+    )
+    return found
 
 
 def _plan(loaded: Scenario, jobs: int, on: str, output: Path | None, shown: Watch, as_json: bool) -> None:

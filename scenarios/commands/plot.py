@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import OneScenario, Settings, app, numbers
+from clustersim.scenarios.commands.application import OneScenario, Settings, command, load, numbers
 from clustersim.scenarios.commands.terminal import progress
 from clustersim.scenarios.results.run_folder import CHARTS, WITHOUT_RUN
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.files import file_stems, suffix_of
+from clustersim.simulator.reading.units import parse
 
 
-@app.command()
+@command()
 def plot(
     scenario: OneScenario,
     chart: Annotated[str, typer.Argument(help=", ".join((*CHARTS, *WITHOUT_RUN)))] = "timeline",
@@ -29,8 +32,6 @@ def plot(
     from clustersim.scenarios.commands.runner import CHART_SUFFIXES, print_warnings
     from clustersim.scenarios.results.charts import check, draw_result, files_of
     from clustersim.scenarios.scenario import Scenario
-    from clustersim.simulator.reading.errors import ScenarioError
-    from clustersim.simulator.reading.files import file_stems, suffix_of
     from clustersim.simulator.reading.validation import listed
 
     if output is not None:
@@ -66,11 +67,9 @@ def plot(
 def _draw_activations(scenario: str, settings: list[str] | None, over: list[str] | None, output: Path | None) -> None:
     """Draw the map of activations of *scenario*, or of each of its variants."""
     from clustersim.scenarios.results.activation_map import activations_chart, axes_of
-    from clustersim.scenarios.scenario import Scenario
     from clustersim.simulator.charts import figures as charts
-    from clustersim.simulator.reading.files import file_stems
 
-    loaded = Scenario.load(scenario, options=settings)
+    loaded = load(scenario, settings)
     several = loaded.runs
     stems = file_stems([one.name for one in several])
     for one in several:
@@ -87,8 +86,6 @@ def _draw_activations(scenario: str, settings: list[str] | None, over: list[str]
 
 
 def _window(text: str) -> tuple[float, float]:
-    from clustersim.simulator.reading.errors import ScenarioError
-    from clustersim.simulator.reading.units import parse
 
     begin, _, end = text.partition(":")
     try:

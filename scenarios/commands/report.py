@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import Jobs, Settings, app
+from clustersim.scenarios.commands.application import Jobs, Settings, command
 from clustersim.scenarios.commands.terminal import progress
+from clustersim.simulator.reading.files import check_writable, suffix_of
+from clustersim.simulator.schedule.gc_paused import gc_paused
 
 
-@app.command()
+@command()
 def report(
     runs: Annotated[
         list[str],
@@ -27,8 +29,6 @@ def report(
     from clustersim.scenarios.commands.runner import simulated_by_name
     from clustersim.scenarios.report import page
     from clustersim.scenarios.report.found import sorted_out
-    from clustersim.simulator.reading.files import check_writable, suffix_of
-    from clustersim.simulator.schedule.gc_paused import gc_paused
 
     suffix_of(output, (".html", ".htm"))
     check_writable(output)

@@ -14,12 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from clustersim.scenarios.commands.application import BAD_INPUT, InterruptedRunError
+from clustersim.scenarios.commands.application import BAD_INPUT, InterruptedRunError, load
 from clustersim.scenarios.commands.terminal import progress, say
+from clustersim.simulator.reading.files import file_stems
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.evaluate.evaluation import Evaluation
-    from clustersim.scenarios.fitting.left_out import Refit
+    from clustersim.scenarios.accuracy.evaluation import Evaluation
+    from clustersim.scenarios.accuracy.left_out import Refit
     from clustersim.scenarios.results.result import Result
     from clustersim.scenarios.scenario import Scenario
 
@@ -40,6 +41,20 @@ class Answer(Protocol):
 
     def report(self) -> str:
         """Return the report."""
+
+
+def variant_of(scenario: Scenario, name: str) -> Scenario:
+    """Return the variant *name* of *scenario*. Raises `ScenarioError`."""
+    from clustersim.simulator.reading.errors import ScenarioError
+    from clustersim.simulator.reading.validation import listed, near
+
+    there = list(scenario.variants)
+    if not there:
+        raise ScenarioError(f"--variant {name[:60]}: {scenario.name} has no variants")
+    if name not in there:
+        hint = near(name, there)
+        raise ScenarioError(f"--variant {name[:60]}: must be {listed(there[:40])}" + (f"; {hint}" if hint else ""))
+    return scenario.variants[name]
 
 
 def print_json(value: Any) -> None:
@@ -82,7 +97,6 @@ def run_each(
 
     A chart goes to *output*, or else to NAME_*chart*.png. The charts of variants have their names added.
     """
-    from clustersim.simulator.reading.files import file_stems
 
     runs, numbers = scenario.runs, []
     stems = file_stems([one.name for one in runs])
@@ -126,9 +140,8 @@ def numbered(several: Iterable[tuple[str, T]]) -> dict[str, T]:
 def simulated_by_name(scenarios: list[str], settings: list[str] | None, jobs: int) -> dict[str, Result]:
     """Return the results by name, one for each variant; equal names are numbered."""
     from clustersim.scenarios.results.result_kinds import VariantsResult
-    from clustersim.scenarios.scenario import Scenario
 
-    loaded = [Scenario.load(name, options=settings) for name in scenarios]
+    loaded = [load(name, settings) for name in scenarios]
     runs = [run for scenario in loaded for run in scenario.runs]
     ended = iter(_simulated(runs, jobs))
     results: list[tuple[str, Result]] = []
@@ -174,7 +187,7 @@ def evaluated(
     scenarios: Sequence[Scenario], jobs: int, refits: Mapping[str, Refit] | None = None
 ) -> Iterator[Evaluation]:
     """Yield the evaluation of each of *scenarios* in turn, also by *refits*, with a progress bar on stderr."""
-    from clustersim.scenarios.evaluate.evaluation import evaluate
+    from clustersim.scenarios.accuracy.evaluation import evaluate
 
     twice = refits or {}
     runs = sum((len(one.variants) or 1) * (2 if one.name in twice else 1) for one in scenarios)
@@ -184,7 +197,7 @@ def evaluated(
 
 def print_evaluations(scenarios: Sequence[Scenario], jobs: int, as_json: bool, strict_memory: bool) -> int:
     """Evaluate *scenarios*, print the comparisons, and return the exit status."""
-    from clustersim.scenarios.evaluate import comparisons
+    from clustersim.scenarios.accuracy import comparisons
 
     evaluations = list(evaluated(scenarios, jobs))
     if as_json:

@@ -7,20 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from clustersim.scenarios.commands.application import app
+from clustersim.scenarios.commands.application import command
+from clustersim.simulator.reading.files import write_text
 
 WHOLE = ("Expectation", "Straggler", "Table")
 """Sections that neither presets nor rows of a table complete: the file must have their required keys."""
 
 
-@app.command()
+@command()
 def schema(
     output: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Write it to a file.")] = None,
 ) -> None:
     """Print the JSON schema of a scenario, for editors."""
     import json
-
-    from clustersim.simulator.reading.files import write_text
 
     text = json.dumps(for_editors(), indent=2)
     if output is None:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import OneScenario, Settings, app
+from clustersim.scenarios.commands.application import AsJson, OneScenario, Settings, command, load
 from clustersim.scenarios.commands.runner import CHART_SUFFIXES, Made, run_each
 from clustersim.scenarios.commands.terminal import progress
+from clustersim.simulator.reading.files import suffix_of
+from clustersim.simulator.reading.units import show
 
 if TYPE_CHECKING:
     from clustersim.scenarios.commands.terminal import Progress
@@ -17,14 +19,14 @@ if TYPE_CHECKING:
     from clustersim.scenarios.search.sensitivity import Found
 
 
-@app.command()
+@command()
 def sensitivity(
     scenario: OneScenario,
     settings: Settings = None,
     samples: Annotated[
         int, typer.Option(min=0, max=10_000, help="Draws of the fitted parameters, for the uncertainty.")
     ] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    as_json: AsJson = False,
     output: Annotated[
         Path | None, typer.Option("-o", metavar="FILE", help="The tornado chart: a .png, .svg or .pdf file.")
     ] = None,
@@ -33,9 +35,7 @@ def sensitivity(
     from functools import partial
 
     from clustersim.scenarios.results.result import check_finite
-    from clustersim.scenarios.scenario import Scenario
     from clustersim.scenarios.search.sensitivity import report, summary
-    from clustersim.simulator.reading.files import suffix_of
 
     def make(one: Scenario) -> Made:
         with progress(f"simulating {one.name} with each parameter changed") as shown:
@@ -46,7 +46,7 @@ def sensitivity(
 
     if output is not None:
         suffix_of(output, CHART_SUFFIXES)
-    loaded = Scenario.load(scenario, options=settings)
+    loaded = load(scenario, settings)
     for one in loaded.runs:
         one.check_trains("sensitivity")
     run_each(loaded, make, "sensitivity", output, as_json)
@@ -72,7 +72,6 @@ def _found(scenario: Scenario, samples: int, shown: Progress) -> Found:
 
 def _draw(found: Found, path: Path) -> None:
     from clustersim.simulator.charts.bars import draw_tornado
-    from clustersim.simulator.reading.units import show
 
     scenario = found.sensitivities.base.scenario
     gpus = len(found.sensitivities.timeline.gpu_ranks)

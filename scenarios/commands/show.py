@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import OneScenario, Settings, app
+from clustersim.scenarios.commands.application import OneScenario, Settings, command, load
 from clustersim.scenarios.commands.runner import print_json
 from clustersim.scenarios.commands.terminal import progress, say
+from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.schedule.gc_paused import gc_paused
 
 if TYPE_CHECKING:
     from clustersim.scenarios.results.operator_profile import Profile
@@ -23,7 +25,7 @@ WITH_NUMBERS = ("operators",)
 """Views that `--json` prints as numbers."""
 
 
-@app.command()
+@command()
 def show(
     scenario: OneScenario,
     what: Annotated[str | None, typer.Argument(help=f"{', '.join(VIEWS[:-1])} or {VIEWS[-1]} (derived).")] = None,
@@ -42,9 +44,7 @@ def show(
     what = what or "derived"
     from clustersim.scenarios.build import explanation
     from clustersim.scenarios.build.explanation import recompute_text
-    from clustersim.scenarios.scenario import Scenario
     from clustersim.scenarios.search.parallelism_advice import advice
-    from clustersim.simulator.reading.errors import ScenarioError
     from clustersim.simulator.reading.validation import listed, near
 
     views: dict[str, Callable[[Scenario], str]] = {
@@ -66,7 +66,7 @@ def show(
     if what == "topology":
         _topologies(scenario, settings)
         return
-    loaded = Scenario.load(scenario, options=settings)
+    loaded = load(scenario, settings)
     if as_json:
         _print_numbers(loaded)
         return
@@ -78,7 +78,7 @@ def show(
 
 def _constants(as_json: bool) -> None:
     """Print the constants that measurements inform."""
-    from clustersim.scenarios.fitting import provenance
+    from clustersim.scenarios.accuracy import provenance
 
     if as_json:
         print_json(provenance.as_json())
@@ -101,7 +101,6 @@ def _topologies(scenario: str, settings: list[str] | None) -> None:
 def _software(scenario: Scenario) -> str:
     """Simulate *scenario* with each software stack that it may have, and return the table."""
     from clustersim.scenarios.run.running import comparison_of_stacks, stacks
-    from clustersim.simulator.schedule.gc_paused import gc_paused
 
     with progress(f"simulating {scenario.name}", parts=len(stacks(scenario))) as watch, gc_paused():
         return comparison_of_stacks(scenario, watch)
@@ -112,7 +111,6 @@ def _critical(scenario: Scenario) -> str:
     from clustersim.scenarios.run.running import simulated
     from clustersim.simulator.analysis.critical_path import critical_path, slack
     from clustersim.simulator.analysis.critical_path_tables import lines, tables
-    from clustersim.simulator.schedule.gc_paused import gc_paused
 
     scenario.check_trains("critical path")
     with progress(f"simulating {scenario.name}") as watch, gc_paused():
@@ -139,7 +137,6 @@ def _print_numbers(scenario: Scenario) -> None:
 def _profile(scenario: Scenario) -> Profile:
     from clustersim.scenarios.results.operator_profile import profile
     from clustersim.scenarios.run.running import simulated
-    from clustersim.simulator.schedule.gc_paused import gc_paused
 
     scenario.check_trains("operators")
     with progress(f"simulating {scenario.name}") as watch, gc_paused():

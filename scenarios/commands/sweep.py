@@ -15,10 +15,13 @@ from clustersim.scenarios.commands.application import (
     On,
     OneScenario,
     Settings,
-    app,
+    command,
+    load,
 )
 from clustersim.scenarios.commands.runner import print_answer
 from clustersim.scenarios.commands.terminal import progress
+from clustersim.simulator.reading.errors import ExecutionError
+from clustersim.simulator.reading.files import check_writable, file_stems, suffix_of
 
 if TYPE_CHECKING:
     from clustersim.scenarios.run.sweep import Sweep
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from clustersim.scenarios.scenario import Scenario
 
 
-@app.command()
+@command()
 def sweep(
     scenario: OneScenario,
     over: Annotated[
@@ -55,8 +58,6 @@ def sweep(
     """Run a scenario over values of its keys: all combinations, a row of numbers for each."""
     from clustersim.scenarios.run import sweep_chart, sweep_table
     from clustersim.scenarios.run.sweep_chart import Plot
-    from clustersim.scenarios.scenario import Scenario
-    from clustersim.simulator.reading.files import check_writable
 
     chosen = sweep_table.of_options(over)
     drawn = Plot.of_text(plot) if plot is not None else None
@@ -64,7 +65,7 @@ def sweep(
         sweep_chart.check(drawn, chosen)
     if output is not None:
         sweep_table.check(output)
-    loaded = Scenario.load(scenario, options=settings)
+    loaded = load(scenario, settings)
     picture = _picture(output, loaded.name)
     if drawn is not None:
         check_writable(picture)
@@ -72,11 +73,9 @@ def sweep(
     if output is not None:
         result.write(output)
     print_answer(result, as_json)
-    told = [output] if output is not None else []
     if drawn is not None:
         result.plot(picture, drawn.x, drawn.y, drawn.hue)
-        told.append(picture)
-    for path in told:
+    for path in filter(None, (output, drawn and picture)):
         print(f"wrote {path}", file=sys.stderr if as_json else sys.stdout)
     return BAD_INPUT if result.failed else 0
 
@@ -84,7 +83,6 @@ def sweep(
 def _picture(output: Path | None, name: str) -> Path:
     """Return the file of the chart: beside the table *output*, or named after the scenario."""
     from clustersim.scenarios.run.sweep_table import SUFFIXES
-    from clustersim.simulator.reading.files import file_stems, suffix_of
 
     if output is None:
         return Path(f"{file_stems([name])[name]}_sweep.png")
@@ -98,7 +96,6 @@ def _swept(
     from contextlib import closing
 
     from clustersim.scenarios.run.sweep import Sweep, executed, runs
-    from clustersim.simulator.reading.errors import ExecutionError
 
     several = list(runs(scenario, axes, zipped, remote=bool(on)))
     rows: dict[int, SweepRow] = {}

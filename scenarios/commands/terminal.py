@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, TextIO
 from clustersim.simulator.reading.plain_text import printable
 
 if TYPE_CHECKING:
-    from clustersim.simulator.engine.simulate import Simulation
+    from clustersim.simulator.simulate import SimulationRun
 
 
 LEAST = 40
@@ -59,12 +59,7 @@ def _broken(line: str, width: int) -> str:
     if begin > width // 2:
         return line
     return textwrap.fill(
-        line,
-        width,
-        subsequent_indent=" " * begin,
-        break_long_words=False,
-        break_on_hyphens=False,
-        drop_whitespace=True,
+        line, width, subsequent_indent=" " * begin, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
     )
 
 
@@ -147,11 +142,11 @@ class Progress:
     def __init__(self, title: str, ranks: Sequence[int] = (), simulations: int = 1, parts: int = 0) -> None:
         self.title = title
         self.ranks, self.simulations = ranks, simulations
-        self._followed: list[Simulation] = []
+        self._followed: list[SimulationRun] = []
         self._parts, self._done = parts, 0
         self.begun = time.monotonic()
 
-    def __call__(self, simulation: Simulation) -> None:
+    def __call__(self, simulation: SimulationRun) -> None:
         """Follow *simulation*."""
         simulation.ranks = self.ranks
         self._followed.append(simulation)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clustersim.scenarios.commands.application import OneScenario, Settings, app
+from clustersim.scenarios.commands.application import AsJson, OneScenario, Settings, command, load
 from clustersim.scenarios.commands.runner import print_of_runs
 from clustersim.scenarios.commands.terminal import progress
+from clustersim.simulator.reading.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.evaluate.validation import ReplayOptions, Validation
+    from clustersim.scenarios.accuracy.validation import ReplayOptions, Validation
     from clustersim.scenarios.scenario import Scenario
     from clustersim.simulator.replay.testbed import Testbed
 
@@ -22,7 +23,7 @@ BACKENDS = ("gloo", "nccl")
 COMPUTE = ("sleep", "spin", "kernels")
 
 
-@app.command()
+@command()
 def validate(
     scenario: OneScenario,
     backend: Annotated[str, typer.Option(help="gloo (any machine), or nccl (a GPU for each rank).")] = "gloo",
@@ -41,21 +42,20 @@ def validate(
     ] = False,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Give up after so long.")] = 300.0,
     settings: Settings = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+    as_json: AsJson = False,
     output: Annotated[
         Path | None, typer.Option("-o", metavar="DIR", help="Where to write. Else runs/NAME, or runs/NAME-2 ...")
     ] = None,
 ) -> None:
     """Replay a scenario on real torch.distributed; print simulated beside measured, and draw both."""
-    from clustersim.scenarios.evaluate.validation import ReplayOptions
+    from clustersim.scenarios.accuracy.validation import ReplayOptions
     from clustersim.scenarios.results.run_folder import free_folder
-    from clustersim.scenarios.scenario import Scenario
 
     _hold(backend, BACKENDS, "--backend")
     _hold(compute, COMPUTE, "--compute")
     _hold_positive(scale, "--scale")
     _hold_positive(timeout, "--timeout")
-    loaded = Scenario.load(scenario, options=settings)
+    loaded = load(scenario, settings)
     options = ReplayOptions(backend, compute, repeat, scale, timeout)
     done: list[Validation] = []
     own = Path("runs") / loaded.name
@@ -77,7 +77,7 @@ def _tell(validation: Validation, scenario: Scenario, folder: Path | None, *, qu
     """Print the report of a validation of *scenario*, and write it into *folder*."""
     import sys
 
-    from clustersim.scenarios.evaluate.validation import validation_report, write
+    from clustersim.scenarios.accuracy.validation import validation_report, write
 
     if not quietly:
         print(validation_report(validation))
@@ -86,7 +86,6 @@ def _tell(validation: Validation, scenario: Scenario, folder: Path | None, *, qu
 
 
 def _hold(value: str, choices: tuple[str, ...], option: str) -> None:
-    from clustersim.simulator.reading.errors import ScenarioError
     from clustersim.simulator.reading.validation import listed, near
 
     if value not in choices:
@@ -97,15 +96,13 @@ def _hold(value: str, choices: tuple[str, ...], option: str) -> None:
 def _hold_positive(value: float | None, option: str) -> None:
     from math import isfinite
 
-    from clustersim.simulator.reading.errors import ScenarioError
-
     if value is not None and not (value > 0 and isfinite(value)):
         raise ScenarioError(f"{option} {value:g}: must be above 0")
 
 
 def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
     """Yield the scenario, or its variants, on *ranks* ranks if given."""
-    from clustersim.scenarios.evaluate.validation import resized
+    from clustersim.scenarios.accuracy.validation import resized
 
     for one in scenario.runs:
         yield one if ranks is None else resized(one, ranks)
@@ -113,8 +110,8 @@ def _sized(scenario: Scenario, ranks: int | None) -> Iterator[Scenario]:
 
 def _validated(scenario: Scenario, options: ReplayOptions, testbed: bool, folder: Path) -> Validation | None:
     """Return the validation; what a replay measured before it failed is written into *folder*."""
-    from clustersim.scenarios.evaluate.validation import validate as replayed
-    from clustersim.scenarios.evaluate.validation import with_spans_kept
+    from clustersim.scenarios.accuracy.validation import validate as replayed
+    from clustersim.scenarios.accuracy.validation import with_spans_kept
     from clustersim.simulator.replay.replay import BrokenReplayError
 
     try:

@@ -15,6 +15,7 @@ from typing import Any
 
 from clustersim.scenarios.exchange.launch_script import script
 from clustersim.scenarios.exchange.program_keys import without_effect
+from clustersim.scenarios.exchange.python_script import python_script
 from clustersim.simulator.reading.document import Document, Path, Position, dotted
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import UnreadableFile, read_text
@@ -41,14 +42,15 @@ _TOML = re.compile(r"^\s*\[[\w.]+\]\s*(#.*)?$", re.M)
 class SourceFile:
     """The *text* of the file *name*, and its values as a *document*, without a mapping if it is of another form.
 
-    *script*: True for a command line or a script. *folder*: that of the file. *taken*: paths that a reader
-    understood; *without_effect*: paths of which a reader knows that they change neither time nor memory.
+    *script*: True for a command line or a script, *python*: of Python. *folder*: that of the file. *taken*: paths
+    that a reader understood; *without_effect*: paths of which a reader knows that they change neither time nor memory.
     """
 
     name: str
     text: str
     document: Document
     script: bool = False
+    python: bool = False
     folder: File = field(default_factory=File)
     taken: set[Path] = field(default_factory=set)
     without_effect: set[Path] = field(default_factory=set)
@@ -215,14 +217,20 @@ def parsed(name: str, text: str, suffix: str) -> SourceFile:
         return SourceFile(name, text, Document({}, {(): Position(name)}))
     if suffix in (".json", ".yaml", ".yml") or begin.startswith("{"):
         return SourceFile(name, text, read_document(text, name))
+    if suffix == ".py":
+        return SourceFile(name, text, python_script(text, name), script=True, python=True)
     if suffix == ".toml" or (_TOML.search(text) and not _SCRIPT.search(text)):
         return SourceFile(name, text, _toml(name, text))
     if suffix in (".sh", ".slurm", ".sbatch", ".bash") or _SCRIPT.search(text):
         return SourceFile(name, text, script(text, name), script=True)
+    return _unnamed(name, text)
+
+
+def _unnamed(name: str, text: str) -> SourceFile:
+    """The source of a text that nothing marks: JSON or YAML, or else a table such as that of nvidia-smi."""
     try:
         return SourceFile(name, text, read_document(text, name))
     except ScenarioError:
-        # neither JSON nor YAML nor a script: a table such as that of nvidia-smi
         return SourceFile(name, text, Document({}, {(): Position(name)}))
 
 

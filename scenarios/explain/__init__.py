@@ -1,1 +1,1 @@
-"""Traces of real runs: kernels, collectives and steps of each rank; the gap to a simulation, and its causes."""
+"""The gap between traces of a real run and a simulation, its causes, and what a calibration learns from them."""

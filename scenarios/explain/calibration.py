@@ -19,16 +19,16 @@ from clustersim.scenarios.calibrate.communication import (
     how_to_use,
     outcome,
 )
-from clustersim.scenarios.explain.communications import sizes
-from clustersim.scenarios.explain.pieces_of_work import COPY, PHASES, Piece
-from clustersim.scenarios.explain.run import RealRun
+from clustersim.scenarios.real_traces.communications import sizes
+from clustersim.scenarios.real_traces.pieces_of_work import COPY, PHASES, Piece
+from clustersim.scenarios.real_traces.run import RealRun
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.analysis.metrics import BUS_FACTOR
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.network.library.calibration_file import transport
 from clustersim.simulator.reading.errors import CalibrationError
-from clustersim.simulator.replay.calibration.accelerator_fit import CACHED
-from clustersim.simulator.replay.calibration.measurements import (
+from clustersim.simulator.replay.accelerator_fit import CACHED
+from clustersim.simulator.replay.measurements import (
     SEND,
     DeviceMeasurements,
     Measurement,

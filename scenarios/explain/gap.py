@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clustersim.scenarios.explain.breakdown import DEPENDENCY, GAPS, WAITS, Late, Noise, breakdown, latest, mean
-from clustersim.scenarios.explain.communications import MESSAGES, Overlap, Size, family, large, overlaps, sizes
-from clustersim.scenarios.explain.kernels import by_layer, longest
-from clustersim.scenarios.explain.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING
-from clustersim.scenarios.explain.rank_trace import RankTrace, simulated
-from clustersim.scenarios.explain.run import RealRun
+from clustersim.scenarios.real_traces.breakdown import DEPENDENCY, GAPS, WAITS, Late, Noise, breakdown, latest, mean
+from clustersim.scenarios.real_traces.communications import MESSAGES, ExposedTime, Size, family, large, overlaps, sizes
+from clustersim.scenarios.real_traces.kernels import by_layer, longest
+from clustersim.scenarios.real_traces.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING
+from clustersim.scenarios.real_traces.rank_trace import RankTrace, simulated
+from clustersim.scenarios.real_traces.run import RealRun
 from clustersim.scenarios.run.running import simulated as simulate
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.analysis.timeline import Timeline
@@ -229,9 +229,9 @@ def _communication(
     yield (others or slow)._replace(seconds=extra - missing)
 
 
-def _mean_overlap(traces: Sequence[RankTrace], kind: str) -> Overlap:
-    found = [overlaps(trace).get(kind, Overlap(0.0, 0.0)) for trace in traces]
-    return Overlap(*(sum(column) / len(found) for column in zip(*found, strict=True)))
+def _mean_overlap(traces: Sequence[RankTrace], kind: str) -> ExposedTime:
+    found = [overlaps(trace).get(kind, ExposedTime(0.0, 0.0)) for trace in traces]
+    return ExposedTime(*(sum(column) / len(found) for column in zip(*found, strict=True)))
 
 
 def other_sizes(real: Sequence[RankTrace], simulated: Sequence[RankTrace], kind: str) -> Cause | None:

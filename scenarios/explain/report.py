@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from clustersim.scenarios.explain.breakdown import Noise, busy, parts_in_order, stretches
 from clustersim.scenarios.explain.changes import Suggestions, suggestions
-from clustersim.scenarios.explain.communications import Size, like, sizes
 from clustersim.scenarios.explain.gap import Gap, compared
-from clustersim.scenarios.explain.kernels import Kernels, by_class, longest, title
-from clustersim.scenarios.explain.pieces_of_work import HOST, PHASES
-from clustersim.scenarios.explain.run import RealRun
+from clustersim.scenarios.real_traces.breakdown import Noise, busy, parts_in_order, stretches
+from clustersim.scenarios.real_traces.communications import Size, like, sizes
+from clustersim.scenarios.real_traces.kernels import Kernels, by_class, longest, title
+from clustersim.scenarios.real_traces.pieces_of_work import HOST, PHASES
+from clustersim.scenarios.real_traces.run import RealRun
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.reading.plain_text import indented, table

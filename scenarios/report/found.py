@@ -12,7 +12,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from clustersim.scenarios.report.parts import Cell, Part, Section, Table, Text
+from clustersim.scenarios.report.parts import Cell, PageSection, PageTable, Part, Text
 from clustersim.scenarios.results.run_folder import RESULT
 from clustersim.scenarios.search.answer import ANSWER
 from clustersim.simulator.reading.errors import ScenarioError
@@ -77,7 +77,7 @@ def _sweeps_of(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def sweep_section(path: Path, number: int) -> Section:
+def sweep_section(path: Path, number: int) -> PageSection:
     """Return the table of the sweep in the file *path*. Raises `ScenarioError` if it holds none."""
     header, rows = _table(path)
     if not any(mark in header for mark in MARKS):
@@ -90,7 +90,7 @@ def sweep_section(path: Path, number: int) -> Section:
     if len(rows) > MOST_ROWS:
         told.append(Text(f"The first {MOST_ROWS:,} rows."))
     cells = [[_cell(row[place]) for place in kept] for row in rows[:MOST_ROWS]]
-    return Section(f"sweep-{number}", "Sweep", [*told, Table([header[place] for place in kept], cells)])
+    return PageSection(f"sweep-{number}", "Sweep", [*told, PageTable([header[place] for place in kept], cells)])
 
 
 def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -142,7 +142,7 @@ def _cell(text: str) -> Cell:
     return Cell(text if whole or not isfinite(number) else f"{number:.4g}", number if isfinite(number) else None)
 
 
-def plan_section(path: Path, number: int) -> Section:
+def plan_section(path: Path, number: int) -> PageSection:
     """Return the best candidates of the plan in the file *path*. Raises `ScenarioError` if it holds none."""
     try:
         answer = parse_json(read_text(path, LARGEST))
@@ -157,8 +157,8 @@ def plan_section(path: Path, number: int) -> Section:
         ) from None
     settings = list(dict.fromkeys(key for one in rows for key in one))
     cells = [[one.get(key, Cell("")) for key in settings] for one in rows]
-    parts: list[Part] = [Text(f"{head}; best by {answer.get('objective', 'step_time')}."), Table(settings, cells)]
-    return Section(f"plan-{number}", "Plan", [*parts, *([Text(f"Why the first: {why}")] if why else [])])
+    parts: list[Part] = [Text(f"{head}; best by {answer.get('objective', 'step_time')}."), PageTable(settings, cells)]
+    return PageSection(f"plan-{number}", "Plan", [*parts, *([Text(f"Why the first: {why}")] if why else [])])
 
 
 def _candidate(place: int, one: dict[str, Any]) -> dict[str, Cell]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.scenarios.report.memory import TIME
-from clustersim.scenarios.report.parts import Cell, Chart, Part, Section, Table, Text
+from clustersim.scenarios.report.parts import Cell, Chart, PageSection, PageTable, Part, Text
 from clustersim.simulator.analysis import network_traffic
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.charts.network import FILLS, SWITCH, edge_colour, percent, vertex_places
@@ -95,17 +95,17 @@ MOST_KINDS = 8
 """Kinds of links in the chart at most, the busiest first."""
 
 
-def links_section(timeline: Timeline) -> Section:
+def links_section(timeline: Timeline) -> PageSection:
     """Return the links of *timeline*: a table by kind, their use over time, and the topology."""
     parts: list[Part] = []
     if timeline.cluster is not None:
         parts.append(_kinds(timeline))
         parts += _over_time(timeline)
         parts.append(topology_chart(timeline, timeline.cluster))
-    return Section("links", "Links and topology", parts or [Text("This timeline was measured and knows no links.")])
+    return PageSection("links", "Links and topology", parts or [Text("This timeline was measured and knows no links.")])
 
 
-def _kinds(timeline: Timeline) -> Table:
+def _kinds(timeline: Timeline) -> PageTable:
     used, nbytes = network_traffic.utilisation(timeline), network_traffic.by_link_kind(timeline)
     rows = [
         [
@@ -115,7 +115,7 @@ def _kinds(timeline: Timeline) -> Table:
         ]
         for kind, sent in nbytes.items()
     ]
-    return Table(["kind of link", "bytes a step", "mean use", "busiest"], rows)
+    return PageTable(["kind of link", "bytes a step", "mean use", "busiest"], rows)
 
 
 def _share(share: float | None) -> Cell:

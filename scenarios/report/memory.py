@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clustersim.scenarios.report.parts import Chart, Part, Section, Text
+from clustersim.scenarios.report.parts import Chart, PageSection, Part, Text
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.simulator.analysis import memory
 from clustersim.simulator.analysis.timeline import Floats
@@ -23,12 +23,12 @@ AXIS = {"title": {"text": "memory of a GPU"}, "ticksuffix": "B", "tickformat": "
 TIME = {"title": {"text": "time"}, "ticksuffix": "s", "tickformat": "~s"}
 
 
-def memory_section(result: StepNumbers) -> Section:
+def memory_section(result: StepNumbers) -> PageSection:
     """Return the memory of *result* over time."""
     timeline, top = result.timeline, result.memory.peak
     title = "Memory over time"
     if not top.nbytes or not timeline.makespan:
-        return Section("memory", title, [Text("Nothing of this run is held in memory.")])
+        return PageSection("memory", title, [Text("Nothing of this run is held in memory.")])
     edges = np.linspace(0.0, timeline.makespan, BINS + 1)
     every = pipeline_ranks(timeline)
     rank = top.rank if int(timeline.representative[top.rank]) in timeline.columns else every[0]
@@ -39,7 +39,7 @@ def memory_section(result: StepNumbers) -> Section:
     parts.append(_by_category(rank, held, sum(result.reserved.values()), result.capacity, edges[-1]))
     if len(every) > 1:
         parts.append(_by_stage(result, evenly(every, MOST_STAGES), edges))
-    return Section("memory", title, parts)
+    return PageSection("memory", title, parts)
 
 
 def _by_category(rank: int, held: memory.Curve, reserved: float, capacity: float, end: float) -> Chart:

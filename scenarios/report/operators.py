@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from clustersim.scenarios.report.parts import Cell, Section, Table, Text
+from clustersim.scenarios.report.parts import Cell, PageSection, PageTable, Text
 from clustersim.scenarios.results.operator_profile import PHASES, OperatorRow, bounds, profile
 from clustersim.scenarios.results.result import Result
 from clustersim.simulator.analysis.timeline import Timeline
@@ -22,12 +22,12 @@ Place = tuple[str, str]
 """The layer, or the name of an op without one, and the kind of the op."""
 
 
-def operators_section(result: Result) -> Section:
+def operators_section(result: Result) -> PageSection:
     """Return the tables of the operators and of the ops of *result*, a single run."""
-    return Section("operators", "Operators", [*_by_operator(result), *_by_layer(result.timeline)])
+    return PageSection("operators", "Operators", [*_by_operator(result), *_by_layer(result.timeline)])
 
 
-def _by_operator(result: Result) -> Iterator[Text | Table]:
+def _by_operator(result: Result) -> Iterator[Text | PageTable]:
     """Yield the table of operators, if the run trains a model whose kernels were priced."""
     timeline = result.timeline
     if result.scenario.model is None or timeline.cluster is None:
@@ -39,7 +39,7 @@ def _by_operator(result: Result) -> Iterator[Text | Table]:
     )
     phases = [name for name in PHASES if rows.whole().by_phase.get(name)]
     header = ["operator", *phases, "share", "FLOPs", "moved", "saved", "bound by"]
-    yield Table(header, [_row(name, row, phases, rows.seconds) for name, row in rows.by_operator().items()])
+    yield PageTable(header, [_row(name, row, phases, rows.seconds) for name, row in rows.by_operator().items()])
 
 
 def _row(name: str, row: OperatorRow, phases: Sequence[str], whole: float) -> list[Cell]:
@@ -55,7 +55,7 @@ def _row(name: str, row: OperatorRow, phases: Sequence[str], whole: float) -> li
     ]
 
 
-def _by_layer(timeline: Timeline) -> Iterator[Text | Table]:
+def _by_layer(timeline: Timeline) -> Iterator[Text | PageTable]:
     """Yield the table of ops by layer and kind, communication included."""
     seconds, calls, gpus = _totals(timeline)
     most = sorted(seconds, key=lambda one: -seconds[one])[:MOST_ROWS]
@@ -73,7 +73,7 @@ def _by_layer(timeline: Timeline) -> Iterator[Text | Table]:
     left = f" The {len(seconds) - len(most)} shortest are left out." if len(seconds) > len(most) else ""
     told = "Mean over the GPUs, a step. Ops that run at the same time all count, so the shares may exceed 100 %."
     yield Text(told + left)
-    yield Table(["layer or op", "kind", "ops", "time", "share of the step"], rows)
+    yield PageTable(["layer or op", "kind", "ops", "time", "share of the step"], rows)
 
 
 def _share(seconds: float, step: float) -> Cell:

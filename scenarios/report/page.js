@@ -218,9 +218,15 @@ function sort(header) {
   body.append(...rows);
 }
 
-document.querySelectorAll("th button").forEach((one) => one.addEventListener("click", () => sort(one.closest("th"))));
 const inView = new IntersectionObserver((entries) => entries.filter((one) => one.isIntersecting).forEach((one) => {
   inView.unobserve(one.target);
   draw(one.target);
 }), { rootMargin: "300px" });
-document.querySelectorAll(".chart").forEach((one) => inView.observe(one));
+
+// Charts below `root` are drawn when they come into view, and its tables are sorted by a click.
+function attach(root) {
+  root.querySelectorAll("th button").forEach((one) => one.addEventListener("click", () => sort(one.closest("th"))));
+  root.querySelectorAll(".chart").forEach((one) => inView.observe(one));
+}
+
+attach(document);

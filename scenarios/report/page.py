@@ -7,11 +7,11 @@ from __future__ import annotations
 import gzip
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from clustersim.scenarios.report.found import Given, plan_section, sweep_section
 from clustersim.scenarios.report.links import links_section
 from clustersim.scenarios.report.memory import memory_section
 from clustersim.scenarios.report.operators import operators_section
-from clustersim.scenarios.report.parts import Chart, Code, Gantt, Lane, Section
+from clustersim.scenarios.report.parts import Chart, Code, Gantt, Lane, PageSection
 from clustersim.scenarios.report.summary import accuracy_section, breakdown_section, comparison_section, summary_section
 from clustersim.scenarios.report.timeline import pipeline_section, timeline_section
 from clustersim.scenarios.results.result import Result
@@ -30,6 +30,11 @@ from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.files import write_text
 from clustersim.simulator.reading.lookup import version
 from clustersim.simulator.reading.yaml_and_json import yaml_text
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+FOLDER = Path(__file__).parent
 
 
 def encoded(part: Chart | Gantt) -> str:
@@ -89,7 +94,7 @@ class Chapter:
 
     key: str
     title: str
-    sections: tuple[Section, ...]
+    sections: tuple[PageSection, ...]
 
 
 def check() -> None:
@@ -120,7 +125,7 @@ def chapters(results: Mapping[str, Result], given: Given) -> Iterator[Chapter]:
         yield Chapter("searches", "Plans and sweeps", tuple(tables))
 
 
-def _of_run(name: str, result: Result, most: int) -> Iterator[Section]:
+def _of_run(name: str, result: Result, most: int) -> Iterator[PageSection]:
     """Yield the sections of *result*, with at most *most* spans."""
     yield summary_section(name, result)
     if isinstance(result, StepNumbers):
@@ -134,29 +139,60 @@ def _of_run(name: str, result: Result, most: int) -> Iterator[Section]:
     yield links_section(result.timeline)
     if isinstance(result, StepNumbers):
         yield operators_section(result)
-    yield Section("scenario", "Scenario", [Code(yaml_text(result.scenario.source.data))])
+    yield PageSection("scenario", "Scenario", [Code(yaml_text(result.scenario.source.data))])
     yield accuracy_section(result)
 
 
-def rendered(chapters: list[Chapter]) -> str:
-    """Return the HTML of *chapters*."""
-    check()
-    from jinja2 import Environment
-    from plotly.offline import get_plotlyjs
-
-    data = {
+def chart_data(chapters: Sequence[Chapter]) -> dict[str, str]:
+    """Return the charts of *chapters*, encoded, by the keys that their HTML has."""
+    return {
         f"{chapter.key}-{section.key}-{number}": encoded(part)
         for chapter in chapters
         for section in chapter.sections
         for number, part in enumerate(section.parts)
         if isinstance(part, Chart | Gantt)
     }
-    folder = Path(__file__).parent
-    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        (folder / "page.html").read_text(encoding="utf-8")
-    )
-    own = {name: (folder / f"page.{name}").read_text(encoding="utf-8") for name in ("css", "js")}
-    # the end of a script element must not occur in its text
-    library = get_plotlyjs().replace("</script", "<\\/script")
+
+
+def rendered(chapters: list[Chapter]) -> str:
+    """Return the HTML of *chapters*."""
     title = ", ".join(chapter.title for chapter in chapters if chapter.key.startswith("run-")) or chapters[0].title
-    return template.render(title=title, chapters=chapters, data=data, library=library, version=version(), **own)
+    library = chart_library()
+    return _template("page.html").render(
+        title=title,
+        chapters=chapters,
+        data=chart_data(chapters),
+        # the end of a script element must not occur in its text
+        library=library.replace("</script", "<\\/script"),
+        version=version(),
+        css=own_file("page.css"),
+        js=own_file("page.js"),
+    )
+
+
+def fragments(chapter: Chapter) -> dict[str, str]:
+    """Return the HTML of each section of *chapter* by its key, without the data of the charts."""
+    template = _template("section.html")
+    return {section.key: template.render(chapter=chapter, section=section) for section in chapter.sections}
+
+
+def chart_library() -> str:
+    """Return the script of plotly. Raises `SimulatorError` if it is not installed."""
+    check()
+    from plotly.offline import get_plotlyjs
+
+    script: str = get_plotlyjs()
+    return script
+
+
+def own_file(name: str) -> str:
+    """Return the text of the file *name* of this folder, such as ``page.js``."""
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _template(name: str) -> Template:
+    from jinja2 import Environment, FileSystemLoader
+
+    return Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=FileSystemLoader(FOLDER)
+    ).get_template(name)

@@ -33,7 +33,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """*rows* under *header*; a reader sorts them by a click on a column."""
 
     header: Sequence[str]
@@ -41,7 +41,7 @@ class Table:
     kind: str = "table"
 
     @classmethod
-    def of_text(cls, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    def of_text(cls, header: Sequence[str], rows: Sequence[Sequence[str]]) -> PageTable:
         """Return a table of texts."""
         return cls(header, [[Cell(text) for text in row] for row in rows])
 
@@ -87,11 +87,11 @@ class Gantt:
     kind: str = "gantt"
 
 
-Part = Text | Code | Table | Chart | Gantt
+Part = Text | Code | PageTable | Chart | Gantt
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """The *parts* under the heading *title*; *key* names the section in links."""
 
     key: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from clustersim.scenarios.build.description import notes
-from clustersim.scenarios.report.parts import Cell, Chart, Code, Part, Section, Table, Text
+from clustersim.scenarios.report.parts import Cell, Chart, Code, PageSection, PageTable, Part, Text
 from clustersim.scenarios.results.expectations import held
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.result_kinds import CollectiveResult, differences, numbers
@@ -17,7 +17,7 @@ from clustersim.simulator.charts.palette import part_paint, parts_in_order
 from clustersim.simulator.reading.units import show
 
 
-def summary_section(name: str, result: Result) -> Section:
+def summary_section(name: str, result: Result) -> PageSection:
     """Return what ran, the numbers looked at first, and the report that `run` prints."""
     parts: list[Part] = [Text(heading(result.scenario))]
     if isinstance(result, StepNumbers):
@@ -25,15 +25,15 @@ def summary_section(name: str, result: Result) -> Section:
     if isinstance(result, CollectiveResult):
         parts += [_sizes(result), _bandwidth(result)]
     parts.append(Code(result.report()))
-    return Section("summary", "Summary", parts)
+    return PageSection("summary", "Summary", parts)
 
 
-def numbers_table(results: Mapping[str, StepNumbers]) -> Table:
+def numbers_table(results: Mapping[str, StepNumbers]) -> PageTable:
     """Return the numbers of *results*, a column each."""
-    return Table.of_text(["", *results], numbers(results))
+    return PageTable.of_text(["", *results], numbers(results))
 
 
-def breakdown_section(breakdowns: Mapping[str, Mapping[str, float]]) -> Section:
+def breakdown_section(breakdowns: Mapping[str, Mapping[str, float]]) -> PageSection:
     """Return where the step time went, a bar for each of *breakdowns* (s by part)."""
     parts = parts_in_order(part for one in breakdowns.values() for part in one)
     seen = [part for part in parts if any(one.get(part) for one in breakdowns.values())]
@@ -57,7 +57,7 @@ def breakdown_section(breakdowns: Mapping[str, Mapping[str, float]]) -> Section:
         for part in seen
     ]
     chart = Chart("Where the step time went", traces, layout, height=170 + 40 * len(names))
-    return Section("breakdown", "Breakdown", [chart, Table(["part", *names], rows)])
+    return PageSection("breakdown", "Breakdown", [chart, PageTable(["part", *names], rows)])
 
 
 def _time(seconds: float, step: float) -> Cell:
@@ -65,7 +65,7 @@ def _time(seconds: float, step: float) -> Cell:
     return Cell(f"{show(seconds, 'time')}{share}", seconds)
 
 
-def _sizes(result: CollectiveResult) -> Table:
+def _sizes(result: CollectiveResult) -> PageTable:
     rows = [
         [
             Cell(show(row["size_bytes"], "size", 3), row["size_bytes"]),
@@ -76,7 +76,7 @@ def _sizes(result: CollectiveResult) -> Table:
         ]
         for row in result.rows()
     ]
-    return Table(["size", "time", "algbw", "busbw", "algorithm"], rows)
+    return PageTable(["size", "time", "algbw", "busbw", "algorithm"], rows)
 
 
 def _bandwidth(result: CollectiveResult) -> Chart:
@@ -91,15 +91,15 @@ def _bandwidth(result: CollectiveResult) -> Chart:
     return Chart("Bandwidth by size", traces, {"xaxis": size, "yaxis": rate})
 
 
-def comparison_section(results: Mapping[str, Result]) -> Section:
+def comparison_section(results: Mapping[str, Result]) -> PageSection:
     """Return the comparison of *results*, at least two."""
     keys = differences(results)
     steps = {name: one for name, one in results.items() if isinstance(one, StepNumbers)}
-    parts: list[Part] = [Table.of_text(["key", *results], keys)] if keys else [Text("All keys are equal.")]
+    parts: list[Part] = [PageTable.of_text(["key", *results], keys)] if keys else [Text("All keys are equal.")]
     if steps:
         parts.append(numbers_table(steps))
         parts += breakdown_section({name: one.breakdown for name, one in steps.items()}).parts
-    return Section("comparison", "Comparison", parts)
+    return PageSection("comparison", "Comparison", parts)
 
 
 SIMULATED = (
@@ -108,7 +108,7 @@ SIMULATED = (
 )
 
 
-def accuracy_section(result: Result) -> Section:
+def accuracy_section(result: Result) -> PageSection:
     """Return the accuracy statement of *result*."""
     parts: list[Part] = [Text(SIMULATED)]
     if isinstance(result, StepNumbers):
@@ -129,8 +129,8 @@ def accuracy_section(result: Result) -> Section:
             ]
             for one in outcomes
         ]
-        parts.append(Table(["expectation", "expected", "simulated", "error", "", "source"], rows))
-    return Section("accuracy", "Accuracy", parts)
+        parts.append(PageTable(["expectation", "expected", "simulated", "error", "", "source"], rows))
+    return PageSection("accuracy", "Accuracy", parts)
 
 
 def _interval(result: StepNumbers) -> str:

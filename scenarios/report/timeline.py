@@ -4,11 +4,13 @@ GPUs wait. Short neighbours become one span, so that a page of a large run stays
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from math import ceil, log
 
 import numpy as np
 
-from clustersim.scenarios.report.parts import Cell, Gantt, Lane, Part, Section, Table, Text
+from clustersim.scenarios.report.parts import Cell, Gantt, Lane, PageSection, PageTable, Part, Text
 from clustersim.scenarios.results import efficiency
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.simulator.analysis import metrics
@@ -31,12 +33,18 @@ def within(lanes: Sequence[Lane], most: int, window: tuple[float, float]) -> tup
 
     0 s if all spans are kept; see `merged`.
     """
-    made, shortest = list(lanes), 0.0
-    least = (window[1] - window[0]) * FIRST
-    while sum(len(lane.begin) for lane in made) > max(most, len(made)) and least < ALIKE * (window[1] - window[0]):
-        shortest, least = least, STEP * least
-        made = [merged(lane, shortest) for lane in lanes]
-    return made, shortest
+    most = max(most, len(lanes))
+    if sum(len(lane.begin) for lane in lanes) <= most:
+        return list(lanes), 0.0
+    steps = ceil(log(ALIKE / FIRST, STEP))
+    tried = [(window[1] - window[0]) * FIRST * STEP**step for step in range(steps)]
+    enough = bisect_left(tried, True, key=lambda shortest: _count(lanes, shortest) <= most)
+    shortest = tried[min(enough, steps - 1)]
+    return [merged(lane, shortest) for lane in lanes], shortest
+
+
+def _count(lanes: Sequence[Lane], shortest: float) -> int:
+    return sum(len(merged(lane, shortest).begin) for lane in lanes)
 
 
 def merged(lane: Lane, shortest: float) -> Lane:
@@ -93,11 +101,11 @@ MIXED = (
 """What the colours of a timeline mean that are in no legend."""
 
 
-def timeline_section(timeline: Timeline, most: int) -> Section:
+def timeline_section(timeline: Timeline, most: int) -> PageSection:
     """Return the section of *timeline*, with at most *most* spans."""
     whole = (0.0, timeline.makespan)
     if not timeline.makespan or not timeline.columns:
-        return Section("timeline", "Timeline", [Text("The timeline takes no time.")])
+        return PageSection("timeline", "Timeline", [Text("The timeline takes no time.")])
     ranks, note = shown(timeline, None, join=lambda classes: groups(timeline, classes, EQUAL * whole[1]))
     paints: dict[Paint, int] = {WAIT: 0}
     texts: dict[str, int] = {}
@@ -116,7 +124,7 @@ def timeline_section(timeline: Timeline, most: int) -> Section:
     parts: list[Part] = [Text(" ".join([*noted, *told]))]
     fills = [(paint.label, paint.fill) for paint in paints]
     parts.append(Gantt("Timeline", lanes, fills, list(texts), whole))
-    return Section("timeline", "Timeline", parts)
+    return PageSection("timeline", "Timeline", parts)
 
 
 def _lanes(own: Columns, looks: Looks, one: Shown, paints: dict[Paint, int], texts: dict[str, int]) -> list[Lane]:
@@ -140,7 +148,7 @@ def _lanes(own: Columns, looks: Looks, one: Shown, paints: dict[Paint, int], tex
 PHASES = list(PHASE_PAINTS)
 
 
-def pipeline_section(result: StepNumbers, most: int) -> Section | None:
+def pipeline_section(result: StepNumbers, most: int) -> PageSection | None:
     """Return the section of the pipeline of *result*, with at most *most* spans; None without a pipeline."""
     timeline = result.timeline
     ranks = pipeline_ranks(timeline) if timeline.columns else []
@@ -157,7 +165,7 @@ def pipeline_section(result: StepNumbers, most: int) -> Section | None:
     if shortest:
         told += f" {joined_note('actions', shortest)}"
     parts: list[Part] = [Text(told), Gantt("Pipeline, the first rank of each stage", kept, paints, list(texts), window)]
-    return Section("pipeline", "Pipeline", [*parts, *_bubble(result)])
+    return PageSection("pipeline", "Pipeline", [*parts, *_bubble(result)])
 
 
 def _lane(timeline: Timeline, rank: int, texts: dict[str, int]) -> Lane:
@@ -182,7 +190,7 @@ def _bubble(result: StepNumbers) -> list[Part]:
     return [Text(told), *([_causes(found, result.timeline.step_time)] if found else [])]
 
 
-def _causes(found: metrics.Bubble, step: float) -> Table:
+def _causes(found: metrics.Bubble, step: float) -> PageTable:
     slowest = f"stage {found.slowest} works {found.excess:.1%} more than the mean; the others wait for it"
     causes = {
         "fill and drain": (found.fill_and_drain, "the last stage waits for the first micro-batch; more micro-batches"),
@@ -194,4 +202,4 @@ def _causes(found: metrics.Bubble, step: float) -> Table:
         [Cell(cause), Cell(show(seconds, "time"), seconds), Cell(f"{seconds / step:.1%}", seconds), Cell(why)]
         for cause, (seconds, why) in causes.items()
     ]
-    return Table(["cause of the bubble", "time", "share of the step", "why, and what shortens it"], rows)
+    return PageTable(["cause of the bubble", "time", "share of the step", "why, and what shortens it"], rows)

@@ -10,13 +10,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.memory_need import reserved_memory
 from clustersim.scenarios.results.activation_map import activations_chart, axes_of
 from clustersim.scenarios.results.jobs_numbers import JobsNumbers
 from clustersim.scenarios.results.operator_profile import OperatorRow, Profile, bounds, profile
+from clustersim.scenarios.results.queue_numbers import QueueNumbers
 from clustersim.scenarios.results.result import Result
-from clustersim.scenarios.results.run_folder import CHARTS, OF_COLLECTIVES, OF_JOBS, OF_TRAINING, WITHOUT_RUN
+from clustersim.scenarios.results.run_folder import (
+    CHARTS,
+    OF_COLLECTIVES,
+    OF_JOBS,
+    OF_QUEUES,
+    OF_TRAINING,
+    ONLY_OF_JOBS,
+    ONLY_OF_QUEUES,
+    WITHOUT_RUN,
+)
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.results.titles import chart_title, place_title
 from clustersim.simulator.charts import figures as plot
@@ -24,8 +36,9 @@ from clustersim.simulator.charts.bars import Bar, breakdown_bars, operators_char
 from clustersim.simulator.charts.canvas import Window, style
 from clustersim.simulator.charts.collective_steps import steps_chart
 from clustersim.simulator.charts.gantt import MOST_PANELS, PANELS, variants_chart
-from clustersim.simulator.charts.jobs import jobs_chart
+from clustersim.simulator.charts.jobs import Row, jobs_chart, shared_links_chart
 from clustersim.simulator.charts.memory import PeakMemory, states_chart
+from clustersim.simulator.charts.queue import HeldNodes, nodes_chart, queue_chart
 from clustersim.simulator.charts.sweep import SweepPoint, SweepSeries, sweep_chart
 from clustersim.simulator.network.library import tuner
 from clustersim.simulator.network.step import Group, Step
@@ -60,8 +73,20 @@ def check(scenario: BuiltScenario, chart: str) -> None:
     if chart not in known:
         hint = near(chart, known)
         raise ScenarioError(f'there is no chart "{chart}"; draw {listed(known)}' + (f"; {hint}" if hint else ""))
-    if chart not in OF_JOBS and any(one.jobs for one in scenario.runs):
+    queues = [one.specification.queue is not None for one in scenario.runs]
+    if chart not in OF_QUEUES and any(queues):
+        raise ScenarioError(f"{scenario.name} is a queue of jobs; of it there are {listed(OF_QUEUES)}")
+    if chart in ONLY_OF_QUEUES and not all(queues):
+        raise ScenarioError(
+            f"{scenario.name} has no queue; {chart} is that of one, e.g. clustersim plot queue_on_1024_gpus {chart}"
+        )
+    if chart not in OF_JOBS and any(one.jobs for one in scenario.runs) and not any(queues):
         raise ScenarioError(f"{scenario.name} has several jobs, together; of them there are {listed(OF_JOBS)}")
+    if chart in ONLY_OF_JOBS and not all(one.jobs for one in scenario.runs):
+        raise ScenarioError(
+            f"{scenario.name} is one job; {chart} are those of several, e.g. "
+            f"clustersim plot two_jobs_over_spines {chart}"
+        )
     if chart in OF_COLLECTIVES and any(one.specification.collective is None for one in scenario.runs):
         raise ScenarioError(
             f"{scenario.name} trains a model; {chart} are those of one collective, e.g. "
@@ -102,7 +127,7 @@ def figures(
         return {"": lambda: _styled(states_chart, _held(result), whole)}
     if chart == "breakdown" and several and result.breakdowns:
         return {"": lambda: _styled(breakdown_bars, result.breakdowns, whole)}
-    if chart in PANELS and 1 < len(result.runs) <= MOST_PANELS:
+    if chart in PANELS and 1 < len(result.runs) <= MOST_PANELS and len(result.timelines) == len(result.runs):
         return {"": lambda: _styled(variants_chart, result.timelines, chart, ranks, window, whole)}
     return _each(result, chart, ranks, window, title)
 
@@ -145,10 +170,14 @@ def _each(
 
 def _of_run(result: Result, chart: str, ranks: Sequence[int] | None, window: Window | None, title: str) -> plot.Figure:
     """Return *chart* of *result*, a single run."""
+    if isinstance(result, QueueNumbers):
+        return _of_queue(result, chart, window, title)
     timeline = result.timeline
     if isinstance(result, JobsNumbers) and chart == "timeline" and ranks is None:
         firsts = {name: job.first_rank for name, job in result.jobs.items()}
         return _styled(jobs_chart, timeline, firsts, window or result.shown_window, title)
+    if isinstance(result, JobsNumbers) and chart == "shared_links":
+        return _styled(shared_links_chart, _shared(result), list(result.jobs), title)
     if chart == "steps":
         return _styled(steps_chart, *_steps(result), title)
     if chart == "operators":
@@ -163,6 +192,45 @@ def _of_run(result: Result, chart: str, ranks: Sequence[int] | None, window: Win
         activations = result.memory.peak.by_category.get("activations", 0.0)
     held = reserved if isinstance(result, StepNumbers) else None
     return plot.figure(timeline, chart, ranks=ranks, window=window, title=title, reserved=held)
+
+
+def _of_queue(result: QueueNumbers, chart: str, window: Window | None, title: str) -> plot.Figure:
+    """Return *chart* of a queue: its nodes over time, or how many nodes are held and how many jobs wait."""
+    whole = window or (0.0, result.ran.end or 1.0)
+    if chart == "timeline":
+        leaves = [node for node in range(1, len(result.leaves)) if result.leaves[node] != result.leaves[node - 1]]
+        held = [
+            HeldNodes(
+                record.submission.name,
+                record.submission.kind or "plain duration",
+                record.start,
+                result.ran.end if record.end is None else record.end,
+                record.nodes,
+            )
+            for record in result.records
+            if record.start is not None
+        ]
+        return _styled(nodes_chart, held, len(result.leaves), leaves, whole, title)
+    times, held_nodes, waiting = (
+        np.array([float(getattr(moment, name)) for moment in result.moments]) for name in ("time", "held", "waiting")
+    )
+    return _styled(queue_chart, times, held_nodes, waiting, len(result.leaves), whole, title)
+
+
+MOST_KINDS, MOST_CABLES = 8, 4
+"""Kinds of shared links that a chart has, and links of each kind: the fullest."""
+
+
+def _shared(result: JobsNumbers) -> dict[str, list[Row]]:
+    """Return the shares of the fullest shared links of each kind, by the title of their panel and the link."""
+    if not result.tiers:
+        raise ScenarioError(f"{result.scenario.name} has nothing to draw: no two jobs share a link")
+    panels: dict[str, list[Row]] = {}
+    for tier in sorted(result.tiers, key=lambda tier: -sum(tier.cables[0].alone.values()))[:MOST_KINDS]:
+        rows = panels.setdefault(f"{len(tier.cables)} {tier.kind}, shared by {' + '.join(tier.jobs)}", [])
+        for one in tier.cables[:MOST_CABLES]:
+            rows += [(f"{one.source} to {one.target}, alone", one.alone), ("together", one.together)]
+    return panels
 
 
 BASIC = {"all_reduce": ("ring", "tree")}

@@ -21,7 +21,8 @@ class Utilisation:
     """What *gpus* GPUs do in a step of *seconds*: FLOPs of the *model*, and those *executed*, of all of them together.
 
     *precision*, *peak*: the fastest products of the step, and their dense FLOP/s on the slowest GPU. *samples* and
-    *tokens* of a step; *parameters*: the active ones, None where 6 N D does not count right.
+    *tokens* of a step, the means where replicas are idle; *parameters*: the active ones, None where 6 N D does not
+    count right.
     """
 
     gpus: int
@@ -30,8 +31,8 @@ class Utilisation:
     executed: float
     precision: str
     peak: float
-    samples: int
-    tokens: int
+    samples: float
+    tokens: float
     parameters: int | None
 
     def summary(self) -> dict[str, float | None]:
@@ -40,7 +41,7 @@ class Utilisation:
         samples = self.samples / self.seconds if self.seconds else 0.0
         return {
             "samples_per_s": samples,
-            "tokens_per_s": samples * (self.tokens // self.samples),
+            "tokens_per_s": samples * (self.tokens / self.samples),
             "model_tflops_per_gpu": achieved / 1e12,
             "hardware_tflops_per_gpu": executed / 1e12,
             "mfu": achieved / self.peak,
@@ -73,7 +74,8 @@ def utilisation(
     training, model = scenario.specification.training, scenario.model
     assert training is not None
     assert model is not None
-    tokens = training.global_batch_size * model.tokens_per_sample
+    samples = training.global_batch_size * trained_share(scenario, schedule)
+    tokens = samples * model.tokens_per_sample
     # gradients of frozen parameters are not computed, so that 6ND counts too many
     six = tokens and model.trainable_parameters == model.parameters
     return Utilisation(
@@ -82,10 +84,16 @@ def utilisation(
         model_flops(schedule),
         hardware_flops(schedule),
         *peak(scenario, schedule, gpus),
-        training.global_batch_size,
+        samples,
         tokens,
         model.active_parameters if six else None,
     )
+
+
+def trained_share(scenario: BuiltScenario, schedule: Schedule) -> float:
+    """Return the share of the samples of the global batches of *schedule* that is trained on."""
+    data = scenario.specification.parallelism.data
+    return data.trained_share(scenario.derived.degree("dp"), schedule.batches)
 
 
 def peak(scenario: BuiltScenario, schedule: Schedule, gpus: Mapping[Accelerator, int]) -> tuple[str, float]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExpectationOutcome:
     """The *value* of *key* of the result, and the *expected* value with its relative *tolerance*.
 
     *variant* is the name of the run if there are several. *fitted*: cost parameters were fitted to the expected value.
@@ -57,7 +57,7 @@ def is_duration(key: str) -> bool:
     return any(part.endswith(("_s", "_bytes")) and not part.endswith("_per_s") for part in key.split("."))
 
 
-def held(scenario: BuiltScenario, summary: dict[str, Any]) -> list[Outcome]:
+def held(scenario: BuiltScenario, summary: dict[str, Any]) -> list[ExpectationOutcome]:
     """Return the outcome of each expectation of *scenario*, or of its variants, in *summary*.
 
     Expectations of the file hold for each variant; those with keys that begin with ``variants.`` hold for the whole.
@@ -80,7 +80,7 @@ def _held(
     values: Mapping[str, float],
     others: Mapping[str, Mapping[str, float]] | None = None,
     only: str = "",
-) -> list[Outcome]:
+) -> list[ExpectationOutcome]:
     outcomes = []
     for key, expectation in scenario.specification.expect.items():
         if not key.startswith(only):
@@ -90,7 +90,7 @@ def _held(
             raise scenario.document.error(("expect", key), message, near(key, values), at_key=True)
         value = values[key] / _reference(scenario, key, expectation.relative_to, others or {})
         outcomes.append(
-            Outcome(
+            ExpectationOutcome(
                 key,
                 expectation.value,
                 expectation.tolerance,
@@ -133,7 +133,7 @@ def flat(summary: Any, prefix: str = "") -> dict[str, float]:
     return {prefix: summary} if isinstance(summary, int | float) and not isinstance(summary, bool) else {}
 
 
-def text(outcomes: list[Outcome]) -> str:
+def text(outcomes: list[ExpectationOutcome]) -> str:
     """Return a line for each of *outcomes*."""
     return "\n".join(
         f"{'ok    ' if one.met else 'MISSED'} {_of(one)} = {one.value:.6g}, expected {one.expected:g}"
@@ -142,6 +142,6 @@ def text(outcomes: list[Outcome]) -> str:
     )
 
 
-def _of(outcome: Outcome) -> str:
+def _of(outcome: ExpectationOutcome) -> str:
     name = f"{outcome.variant}: {outcome.key}" if outcome.variant else outcome.key
     return f"{name} / that of {outcome.relative_to}" if outcome.relative_to else name

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.scenarios.results.jobs_numbers import JobsNumbers
+from clustersim.scenarios.results.queue_result import QueueResult
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.titles import chart_title, place_title
 from clustersim.scenarios.specification.loading import named_files
@@ -102,7 +103,8 @@ def write(
 
 def count(result: Result) -> int:
     """Return how many files `write` writes at most."""
-    return 2 + 2 * len(result.timelines) + len(result.repeats) + (len(result.breakdowns) > 1)
+    queues = sum(isinstance(one, QueueResult) for one in result.runs.values())
+    return 2 + 3 * queues + 2 * len(result.timelines) + len(result.repeats) + (len(result.breakdowns) > 1)
 
 
 def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Iterator[Path]:
@@ -115,6 +117,7 @@ def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Itera
     source = anywhere({**result.scenario.source.data, "name": result.scenario.name})
     write_text(path, yaml_text(source))
     yield path
+    yield from _of_queues(result, folder)
     timelines, stems = result.timelines, file_stems(result.timelines)
     for name, timeline in timelines.items():
         ending = "" if len(timelines) == 1 else f"_{stems[name]}"
@@ -138,6 +141,21 @@ def _written(result: Result, folder: Path, ranks: Sequence[int] | None) -> Itera
         path = folder / "breakdown.png"
         draw_breakdowns(breakdowns, path, title=chart_title(result))
         yield path
+
+
+def _of_queues(result: Result, folder: Path) -> Iterator[Path]:
+    """Write the table of jobs and the charts of each queue among the runs of *result*; yield the paths."""
+    queues = {name: one for name, one in result.runs.items() if isinstance(one, QueueResult)}
+    stems = file_stems(queues)
+    for name, one in queues.items():
+        ending = "" if len(queues) == 1 else f"_{stems[name]}"
+        path = folder / f"jobs{ending}.csv"
+        write_text(path, one.jobs_table())
+        yield path
+        for chart in ("timeline", "queue"):
+            path = folder / f"{chart}{ending}.png"
+            one.plot(chart, path, title=chart_title(one, result.scenario.name))
+            yield path
 
 
 def anywhere(data: dict[str, Any]) -> dict[str, Any]:

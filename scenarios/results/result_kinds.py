@@ -14,6 +14,7 @@ import numpy as np
 from clustersim.scenarios.build.description import notes
 from clustersim.scenarios.cost.cost import SECONDS_PER_DAY
 from clustersim.scenarios.results import efficiency
+from clustersim.scenarios.results.queue_numbers import QueueNumbers, queues_table
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.results.titles import heading, title
@@ -194,7 +195,7 @@ class VariantsResult(PlottedResult):
     @property
     def timelines(self) -> Mapping[str, Timeline]:
         """The timelines by name."""
-        return {name: result.timeline for name, result in self.variants.items()}
+        return {name: result.timeline for name, result in self.variants.items() if result.timelines}
 
     @property
     def runs(self) -> Mapping[str, Result]:
@@ -236,13 +237,16 @@ def side_by_side(results: Mapping[str, Result]) -> Iterator[str]:
         yield "where the step time went\n" + indented(
             text_report.comparison({name: result.breakdown for name, result in steps.items()})
         )
+    queues = {name: result for name, result in results.items() if isinstance(result, QueueNumbers)}
+    if queues:
+        yield queues_table(queues)
     told = [f"note: {name}: {note}" for name, result in steps.items() for note in notes(result.scenario)]
     if told:
         yield "\n".join(told)
     for name, result in results.items():
         if isinstance(result, CollectiveResult):
             yield f"{name}\n{indented(indented(result.measured()))}"
-        elif name not in steps:
+        elif name not in steps and name not in queues:
             yield f"{name}\n{indented(result.report())}"
 
 

@@ -19,7 +19,7 @@ from clustersim.simulator.reading.errors import SimulatorError
 RESULT = "result.json"
 """The file that marks the folder of a run; it is moved last."""
 
-WRITTEN = ("scenario.yaml", "spans.csv", "spans_*.csv")
+WRITTEN = ("scenario.yaml", "spans.csv", "spans_*.csv", "jobs.csv", "jobs_*.csv")
 """Files of a run, beside `RESULT` and charts."""
 
 WRITTEN_CHARTS = (
@@ -33,6 +33,7 @@ WRITTEN_CHARTS = (
     "states",
     "topology",
     "sweep",
+    "queue",
 )
 """Charts that `run` and `plot` write into the folder of a run."""
 
@@ -133,14 +134,20 @@ def _moved(folder: Path, target: Path, removed: Sequence[Path]) -> None:
 
 CHARTS = (
     "timeline", "pipeline", "memory", "states", "breakdown", "links", "repeats", "critical", "operators", "topology",
-    "sweep", "steps",
+    "sweep", "steps", "shared_links", "queue",
 )  # fmt: skip
 WITHOUT_RUN = ("activations",)
 """Charts of a scenario that is not simulated for them."""
 OF_COLLECTIVES = ("steps",)
 """Charts that only a collective has."""
-OF_JOBS = ("timeline", "links", "topology")
+ONLY_OF_JOBS = ("shared_links",)
+"""Charts that only several jobs have."""
+OF_JOBS = ("timeline", "links", "topology", *ONLY_OF_JOBS)
 """Charts that several jobs together have."""
+ONLY_OF_QUEUES = ("queue",)
+"""Charts that only a queue has."""
+OF_QUEUES = ("timeline", *ONLY_OF_QUEUES)
+"""Charts that a queue has."""
 OF_TRAINING = {
     "activations": "activations",
     "critical": "critical path",

@@ -10,7 +10,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
-from clustersim.scenarios.results.efficiency import Utilisation, utilisation
+from clustersim.scenarios.results.efficiency import Utilisation, trained_share, utilisation
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.uncertainty import Uncertainty
 from clustersim.simulator.analysis import memory, metrics, network_traffic
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from clustersim.scenarios.build.input_pipeline import Loading
     from clustersim.scenarios.cost.cost import PowerByState
     from clustersim.scenarios.results.expert_load import ExpertLoad
+    from clustersim.scenarios.results.federated_rounds import FederatedRounds
     from clustersim.scenarios.results.gradient_compression import CompressionNumbers
 
 AXES = tuple(cls.axis for cls in PARALLELISMS if cls.axis in RANK_ORDER)
@@ -123,6 +124,15 @@ class StepNumbers(Result):
 
         return compression(self._timeline, self.steps)
 
+    @cached_property
+    def federated(self) -> FederatedRounds | None:
+        """The rounds of federated learning; None without them, or if the run is too large to keep every span."""
+        if self.scenario.specification.parallelism.data.method != "federated" or self._timeline.totals is not None:
+            return None
+        from clustersim.scenarios.results.federated_rounds import federated_rounds
+
+        return federated_rounds(self._timeline)
+
     @property
     def steps(self) -> float:
         """Steps of the whole training; 0 if it is not known."""
@@ -130,7 +140,7 @@ class StepNumbers(Result):
         assert training is not None
         assert model is not None
         samples = training.samples or (training.tokens or 0.0) / (model.tokens_per_sample or 1)
-        return samples / training.global_batch_size
+        return samples / (training.global_batch_size * trained_share(self.scenario, self._timeline.schedule))
 
     @cached_property
     def outside(self) -> list[str]:
@@ -186,19 +196,15 @@ class StepNumbers(Result):
         from clustersim.scenarios.results.operator_profile import layer_seconds
         from clustersim.simulator.analysis.network_traffic import cable_load
 
-        training, model = self.scenario.specification.training, self.scenario.model
-        assert training is not None
+        model, timeline = self.scenario.model, self._timeline
         assert model is not None
-        step, timeline = self._timeline.step_time, self._timeline
         return {
             "name": self.scenario.name,
-            "step_time_s": step,
-            "step_time_interval_s": list(self.uncertainty.interval or ()) or None,
+            **self._step_summary(),
             **self._first_steps_summary(),
             **({"step_time_percentiles_s": self.percentiles} if self.percentiles else {}),
             **({"ranks_to_blame": {str(rank): count for rank, count in self.blame.items()}} if self.blame else {}),
-            "breakdown_s": _in_order(self.breakdown),
-            "bubble_fraction": metrics.bubble_fraction(self.breakdown),
+            **self._parts_summary(),
             "critical_path_s": self._critical_summary(),
             "initial_broadcast_s": self.initial_broadcast,
             **self.utilisation.summary(),
@@ -206,12 +212,13 @@ class StepNumbers(Result):
             "memory": self._memory_summary(),
             **({"experts": self.experts.summary()} if self.experts else {}),
             **({"compression": self.compression.summary()} if self.compression else {}),
+            **({"federated": self.federated.summary()} if self.federated else {}),
             "traffic_bytes": dict.fromkeys(AXES, 0.0) | network_traffic.by_axis(timeline),
             "link_traffic_bytes": network_traffic.by_link_kind(timeline),
             "link_utilisation": network_traffic.utilisation(timeline),
             **({"cables": load.summary()} if (load := cable_load(timeline)) else {}),
             **({"input": self._input} if self.loading else {}),
-            **({"training": self.whole_training()} if training.tokens or training.samples else {}),
+            **self._training_summary(),
             "outside_calibration": self.outside,
             "idle_gpus": len(self.scenario.derived.idle),
             "simulation": {
@@ -223,6 +230,36 @@ class StepNumbers(Result):
                 "engine": timeline.engine,
             },
         }
+
+    def key_figures(self) -> dict[str, Any]:
+        """Return the numbers of `summary` by which runs are compared: time, its parts, utilisation, memory, training.
+
+        They take a part of the time of all numbers, which need the critical path and the traffic of every link.
+        """
+        return {
+            **self._step_summary(),
+            **self._parts_summary(),
+            **self.utilisation.summary(),
+            "memory": self._memory_summary(),
+            **self._training_summary(),
+        }
+
+    def _step_summary(self) -> dict[str, Any]:
+        return {
+            "step_time_s": self._timeline.step_time,
+            "step_time_interval_s": list(self.uncertainty.interval or ()) or None,
+        }
+
+    def _parts_summary(self) -> dict[str, Any]:
+        return {
+            "breakdown_s": _in_order(self.breakdown),
+            "bubble_fraction": metrics.bubble_fraction(self.breakdown),
+        }
+
+    def _training_summary(self) -> dict[str, Any]:
+        training = self.scenario.specification.training
+        assert training is not None
+        return {"training": self.whole_training()} if training.tokens or training.samples else {}
 
     def _first_steps_summary(self) -> dict[str, Any]:
         if self.first_steps is None:

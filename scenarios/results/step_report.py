@@ -70,6 +70,7 @@ def step_report(result: StepNumbers) -> str:
         _throughput(result, result.summary()),
         result.experts.report() if result.experts else "",
         result.compression.report() if result.compression else "",
+        result.federated.report() if result.federated else "",
         _memory(result),
         _links(result),
     ]
@@ -135,6 +136,8 @@ def _window(result: StepNumbers) -> str:
     data = specification.parallelism.data
     if timeline.schedule.independent:
         return f" (mean of {timeline.steps_measured:.4g} steps in the steady state)"
+    if result.federated:
+        return f" (of a round's {timeline.steps_measured / len(result.federated.seconds):.4g} local steps)"
     if data.period(1):
         return f" (mean of {timeline.steps_measured:.4g} steps, whole periods of {data.label})"
     if timeline.schedule.batches > 1:

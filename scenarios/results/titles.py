@@ -76,5 +76,5 @@ def _name(result: Result, of: str) -> str:
 
 
 def _place(result: Result) -> str:
-    gpus = len(result.timeline.gpu_ranks)
+    gpus = len(result.timeline.gpu_ranks) if result.timelines else len(result.scenario.cluster().gpus)
     return cluster_title(result.scenario, gpus)

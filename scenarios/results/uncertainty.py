@@ -148,7 +148,7 @@ def outside(ops: Iterable[Op], covered: CalibratedRange) -> list[Beyond]:
 
 
 FITS = ("a100", "v100")
-"""The shipped calibration files in `scenarios/fitting`."""
+"""The shipped calibration files in `scenarios/accuracy`."""
 
 IDEAL = "ideal"
 """The stack that is a lower bound of all others, and so no prediction of a run."""
@@ -190,7 +190,7 @@ def shipped(name: str) -> Shipped:
 
 
 def _file(fit: str) -> Path:
-    return Path(__file__).parents[1] / "fitting" / f"{fit}.yaml"
+    return Path(__file__).parents[1] / "accuracy" / f"{fit}.yaml"
 
 
 @lru_cache
@@ -198,9 +198,9 @@ def of_products(gpu: str) -> float:
     """Return the standard deviation of the time of products of *gpu* of the catalogue: 0 if they were measured.
 
     Else that of GPUs that were left out of the fit, without or with others of their generation in it
-    (`scenarios.fitting.products`).
+    (`scenarios.accuracy.products`).
     """
-    data: dict[str, Any] = read(Path(__file__).parents[1] / "fitting" / "products.yaml").data
+    data: dict[str, Any] = read(Path(__file__).parents[1] / "accuracy" / "products.yaml").data
     if gpu in data["shares"]:
         return 0.0
     measured = {device(GPUS, name).generation for name in data["shares"]}

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.network import check_algorithms, network_of
-from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.network.algorithm_files.algorithm_file import is_file
 from clustersim.simulator.network.library.communicator import Communicator
-from clustersim.simulator.network.msccl import is_file
 from clustersim.simulator.reading import plain_text
 from clustersim.simulator.reading.errors import ClusterError, SimulatorError
 from clustersim.simulator.reading.units import show
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from clustersim.scenarios.results.result import Result
     from clustersim.scenarios.results.result_kinds import StepResult
     from clustersim.simulator.analysis.timeline import Timeline
-    from clustersim.simulator.engine.interface.variation import Variation
-    from clustersim.simulator.engine.simulate import Simulation
+    from clustersim.simulator.engine.variation import Variation
+    from clustersim.simulator.simulate import SimulationRun
 
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ MANY_OPS = 200_000_000
 OPS_PER_SECOND = 6e6
 """Of the compiled engine on one processor without contention, the fastest case."""
 
-Watch = Callable[["Simulation"], Any]
+Watch = Callable[["SimulationRun"], Any]
 """A function that is called with each simulation before it starts; `Simulation.fraction` is then its progress."""
 
 
@@ -53,6 +52,11 @@ def run(scenario: BuiltScenario, watch: Watch | None = None, network: Communicat
         from clustersim.scenarios.results.result_kinds import VariantsResult
 
         return VariantsResult(scenario, {name: run(one, watch) for name, one in scenario.variants.items()})
+    if scenario.specification.queue is not None:
+        from clustersim.scenarios.run import queue
+
+        with gc_paused(), _cluster_faults(scenario):
+            return queue.run(scenario, watch)
     if scenario.jobs:
         from clustersim.scenarios.run import several_jobs
 
@@ -62,11 +66,25 @@ def run(scenario: BuiltScenario, watch: Watch | None = None, network: Communicat
         return _run(scenario, watch, network or communicator(scenario))
 
 
+def run_step(scenario: BuiltScenario, network: Communicator) -> StepResult:
+    """Return the numbers of one training step of *scenario* on *network*, without repeats and without what precedes it.
+
+    The initial broadcast is 0 in it.
+    """
+    from clustersim.scenarios.results.result_kinds import StepResult
+
+    with gc_paused(), _cluster_faults(scenario):
+        schedule = scenario.schedule()
+        check_algorithms(schedule, network, scenario.document)
+        result = StepResult(scenario, _simulation(scenario, schedule, None, network).run(), 0.0)
+        return replace(result, whole_step=_whole_step(result, network))
+
+
 def simulations(scenario: BuiltScenario) -> int:
     """Return how many simulations `run` makes, as *watch* counts them: repeats are parts of one."""
     if scenario.variants:
         return sum(map(simulations, scenario.variants.values()))
-    if scenario.jobs:
+    if scenario.several:
         return len(scenario.jobs) + 1
     return 2 if scenario.specification.collective is None and scenario.broadcasts else 1
 
@@ -79,6 +97,10 @@ def _run(scenario: BuiltScenario, watch: Watch | None, network: Communicator) ->
         check_algorithms(scenario.schedule(), network, scenario.document)
         simulation = _simulation(scenario, scenario.schedule(), watch, network)
         timeline = simulation.run()
+        if scenario.replay is not None:
+            from clustersim.scenarios.results.trace_result import TraceResult
+
+            return TraceResult(scenario, timeline, perf_counter() - begin)
         if scenario.specification.collective is not None:
             from clustersim.scenarios.results.result_kinds import CollectiveResult
 
@@ -91,7 +113,7 @@ def _run(scenario: BuiltScenario, watch: Watch | None, network: Communicator) ->
         options = scenario.specification.simulation
         others: Sequence[float] = ()
         if options.repeats > 1:
-            from clustersim.simulator.engine.simulate import step_times
+            from clustersim.simulator.simulate import step_times
 
             others = step_times(simulation, range(options.seed + 1, options.seed + options.repeats))
         blame = _blamed(simulation, timeline, options.repeats)
@@ -115,7 +137,7 @@ MOST_BLAMED, MOST_BLAMED_OPS = 10, 100_000
 """Repeats of which the critical path is found, and the size of a simulation up to which it is."""
 
 
-def _blamed(simulation: Simulation, first: Timeline, repeats: int) -> dict[int, int]:
+def _blamed(simulation: SimulationRun, first: Timeline, repeats: int) -> dict[int, int]:
     """Return the ranks that the others wait for in the first repeats; none without repeats, and of large runs."""
     if repeats == 1 or simulation.ops > MOST_BLAMED_OPS:
         return {}
@@ -140,18 +162,24 @@ def simulated(
         return _simulation(scenario, schedule, watch, network or communicator(scenario)).run()
 
 
-def _simulation(scenario: BuiltScenario, schedule: Schedule, watch: Watch | None, network: Communicator) -> Simulation:
+def _simulation(
+    scenario: BuiltScenario, schedule: Schedule, watch: Watch | None, network: Communicator
+) -> SimulationRun:
+    from clustersim.scenarios.build.clocks import at_pace
     from clustersim.scenarios.build.network import conditions
-    from clustersim.simulator.engine.simulate import Simulation
+    from clustersim.simulator.engine.pricing import Pricing
     from clustersim.simulator.schedule.check import check
+    from clustersim.simulator.simulate import SimulationRun
 
     check(schedule)
-    options = scenario.specification.simulation
-    simulation = Simulation(
+    options, varied = scenario.specification.simulation, variation(scenario)
+    clocked = at_pace(schedule, network.cluster, network.devices, scenario.software)
+    simulation = SimulationRun(
         schedule,
         network,
         scenario.software,
-        variation(scenario),
+        varied,
+        pricing=Pricing(schedule, clocked, network.devices, scenario.software, varied),
         fold=options.fold,
         engine=options.engine,
         conditions=conditions(scenario.specification, network.cluster, scenario.document),
@@ -175,7 +203,11 @@ def _cluster_faults(scenario: BuiltScenario) -> Iterator[None]:
 def communicator(scenario: BuiltScenario, cluster: Cluster | None = None) -> Communicator:
     """Return the network of *scenario* on its cluster, or on *cluster* (`network_of`)."""
     with _cluster_faults(scenario):
-        return network_of(scenario.specification, cluster or scenario.cluster(), scenario.derived.devices)
+        on = cluster or scenario.cluster()
+        if scenario.replay is not None:
+            # durations of a trace include what collectives beside them take
+            on = on.with_accelerators({gpu: replace(gpu, sms=0) for gpu in on.count(scenario.derived.devices)})
+        return network_of(scenario.specification, on, scenario.derived.devices)
 
 
 def _host_seconds(scenario: BuiltScenario, network: Communicator) -> dict[float, float]:
@@ -190,7 +222,7 @@ def _host_seconds(scenario: BuiltScenario, network: Communicator) -> dict[float,
 
 def variation(scenario: BuiltScenario) -> Variation:
     """Return how computing times of *scenario* vary."""
-    from clustersim.simulator.engine.interface.variation import Distribution, Pauses, Spells, Variation
+    from clustersim.simulator.engine.variation import Distribution, Pauses, Spells, Variation
 
     options = scenario.specification.simulation
     stragglers = {straggler.rank: straggler.slowdown for straggler in options.slow_ranks}
@@ -222,6 +254,9 @@ def stacks(scenario: BuiltScenario) -> tuple[str, ...]:
 
 def comparison_of_stacks(scenario: BuiltScenario, watch: Watch | None = None) -> str:
     """Return a table of the `stacks` of *scenario*, simulated with each. Raises `ScenarioError` for a collective."""
+    # `clustersim check` makes a network with this module and reads no result
+    from clustersim.scenarios.results.step_numbers import StepNumbers
+
     scenario.check_trains("software stack")
     rows, far = [], []
     first = 0.0

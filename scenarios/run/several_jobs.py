@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from clustersim.scenarios.build.clocks import at_pace, at_slowest_clock
 from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
-from clustersim.scenarios.build.network import at_slowest_clock, check_algorithms, conditions, library_of
+from clustersim.scenarios.build.network import check_algorithms, conditions, library_of
 from clustersim.scenarios.build.node_placement import NodePlacement
 from clustersim.scenarios.results.jobs_numbers import Cable, JobTimes, Placed, Tier
 from clustersim.scenarios.results.jobs_result import JobsResult
 from clustersim.simulator.analysis.timeline import Floats, Timeline
 from clustersim.simulator.engine.folding.folding import Folding
-from clustersim.simulator.engine.interface.pricing import PricingByJob
-from clustersim.simulator.engine.interface.setup import Conditions
-from clustersim.simulator.engine.simulate import Simulation
+from clustersim.simulator.engine.pricing import PricingByJob
+from clustersim.simulator.engine.setup import NetworkConditions
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.links import STORES
 from clustersim.simulator.network.library.communicator import Communicator
@@ -31,6 +31,7 @@ from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.simulator.schedule.side_by_side import Part, SideBySide, side_by_side
+from clustersim.simulator.simulate import SimulationRun
 
 if TYPE_CHECKING:
     from clustersim.scenarios.build.built import BuiltScenario
@@ -47,7 +48,7 @@ MOST_REPEATS = 5_000
 ROUNDING = 1e-9
 """Ends of steps at one time differ by a smaller fraction of it."""
 
-Watch = Callable[[Simulation], Any]
+Watch = Callable[[SimulationRun], Any]
 
 
 def run(scenario: BuiltScenario, watch: Watch | None = None) -> JobsResult:
@@ -81,7 +82,7 @@ class Ran:
 
     names: Sequence[str]
     joint: SideBySide
-    simulation: Simulation
+    simulation: SimulationRun
     timeline: Timeline
     ends: Mapping[str, Floats]
 
@@ -119,11 +120,16 @@ class Ran:
 
 
 class Jobs:
-    """The jobs of *scenario*, ready to be simulated side by side; *watch* is called with each simulation."""
+    """The jobs of *scenario*, ready to be simulated side by side; *watch* is called with each simulation.
 
-    def __init__(self, scenario: BuiltScenario, watch: Watch | None = None) -> None:
+    *schedules*: those of equal jobs that were made before, to which new ones are added.
+    """
+
+    def __init__(
+        self, scenario: BuiltScenario, watch: Watch | None = None, schedules: dict[str, Schedule] | None = None
+    ) -> None:
         self.scenario, self.watch, self.cluster = scenario, watch, scenario.cluster()
-        self._schedules: dict[str, Schedule] = {}
+        self._schedules: dict[str, Schedule] = {} if schedules is None else schedules
 
     @cached_property
     def alone(self) -> dict[str, Ran]:
@@ -164,6 +170,12 @@ class Jobs:
             self._schedules[key] = schedule
         return self._schedules[key]
 
+    def _clocked(self, name: str, cluster: Cluster) -> Cluster:
+        """*cluster* with GPUs as slow as those that a step of the job *name* waits for."""
+        job = self.scenario.jobs[name]
+        devices = job.derived.devices
+        return at_pace(self._schedule(name), at_slowest_clock(cluster, devices), devices, job.software)
+
     def simulated(
         self,
         names: Sequence[str],
@@ -197,13 +209,13 @@ class Jobs:
             specification.network.algorithms,
         )
         check_algorithms(joint.schedule, network, scenario.document)
-        machines = [(at_slowest_clock(cluster, job.derived.devices), job.software) for job in jobs]
-        simulation = Simulation(
+        machines = [(self._clocked(name, cluster), scenario.jobs[name].software) for name in names]
+        simulation = SimulationRun(
             joint.schedule,
             network,
             fold=specification.simulation.fold,
             engine=specification.simulation.engine,
-            conditions=Conditions() if quiet else conditions(specification, cluster, scenario.document),
+            conditions=NetworkConditions() if quiet else conditions(specification, cluster, scenario.document),
             ranks=joint.first_rank[:-1],
             pricing=PricingByJob(joint.schedule, cluster, devices, machines, joint.first_rank),
         )
@@ -213,9 +225,14 @@ class Jobs:
         ends = {name: _step_ends(joint, place, timeline) for place, name in enumerate(names)}
         return Ran(names, joint, simulation, timeline, ends)
 
-    def steady(self, names: Sequence[str], cluster: Cluster | None = None) -> Ran:
-        """Simulate the jobs *names* side by side until every one has reached a steady state, or for `MOST_STEPS`."""
-        seconds = {name: self.alone[name].repetition(name) for name in names}
+    def steady(
+        self, names: Sequence[str], cluster: Cluster | None = None, alone: Mapping[str, float] | None = None
+    ) -> Ran:
+        """Simulate the jobs *names* side by side until every one has reached a steady state, or for `MOST_STEPS`.
+
+        *alone*: seconds of one repetition of each job alone, where they are known.
+        """
+        seconds = alone or {name: self.alone[name].repetition(name) for name in names}
         begins = {name: self.scenario.specification.jobs[name].start for name in names}
         wanted, times = LEAST_STEPS, dict.fromkeys(names, 0)
         while True:

@@ -121,7 +121,8 @@ def runs(
     # without what its check has built: that is too large to send between processes
     variants: Mapping[str, BuiltScenario] = scenario.variants or {"": scenario}
     for one in variants.values():
-        one.check_one_job()
+        if one.specification.queue is None:
+            one.check_one_job()
     bases = {name: replace(one, variants={}) for name, one in variants.items()}
     shown = {axis.key: axis.shown for axis in axes}
     every = [{key: (value, shown[key](value)) for key, value in values.items()} for values in points(axes, zipped)]
@@ -159,4 +160,6 @@ def numbers(run: SweepRun) -> dict[str, Scalar]:
     """Return every scalar of the result of *run* by its dotted name."""
     summary = running.run(run.scenario.overridden(run.changes, run.folder)).summary()
     check_finite(summary)
+    # a row has the numbers of the run, not those of each job of a queue
+    summary.get("queue", {}).pop("jobs", None)
     return scalars(summary)

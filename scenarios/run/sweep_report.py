@@ -10,12 +10,23 @@ from clustersim.scenarios.build.memory_need import of_capacity
 from clustersim.scenarios.results.expectations import is_duration
 from clustersim.scenarios.run.sweep_table import Scalar, SweepRow, as_text
 from clustersim.simulator.reading.plain_text import figure, table
-from clustersim.simulator.reading.units import show
+from clustersim.simulator.reading.units import show, show_long
 
-SHARES = ("mfu", "mfu_6nd", "hfu", "bubble_fraction")
+SHARES = ("mfu", "mfu_6nd", "hfu", "bubble_fraction", "utilisation", "goodput", "goodput_of_held", "blocked_share")
 BANDWIDTHS = ("algbw", "busbw")
 LESS = ("bubble_fraction", "days", "gpu_hours", "energy_mwh", "cost", "co2_t", "idle_gpus")
-MORE = ("mfu", "mfu_6nd", "hfu", "algbw", "busbw", "model_tflops_per_gpu", "hardware_tflops_per_gpu")
+MORE = (
+    "utilisation",
+    "goodput",
+    "goodput_of_held",
+    "mfu",
+    "mfu_6nd",
+    "hfu",
+    "algbw",
+    "busbw",
+    "model_tflops_per_gpu",
+    "hardware_tflops_per_gpu",
+)
 
 
 def dimension(column: str) -> str:
@@ -47,6 +58,9 @@ def less_is_better(column: str) -> bool | None:
 
 
 MARK = "*"
+
+WAITING = "queue.waiting_s.mean"
+"""The number of queues that is looked at first."""
 
 Numbers = Mapping[str, Scalar]
 
@@ -103,8 +117,15 @@ def best(rows: Sequence[SweepRow], quantity: str) -> SweepRow | None:
 
 
 def _ranked(numbers: Numbers) -> str:
-    """Return the quantity by which runs are ranked: throughput, because the step of a small batch is short."""
-    return "samples_per_s" if "samples_per_s" in numbers else f"{_largest(numbers)}.busbw"
+    """Return the quantity by which runs are ranked: throughput, because the step of a small batch is short.
+
+    Replayed traces have step times alone; queues are ranked by their waiting time.
+    """
+    if WAITING in numbers:
+        return WAITING
+    if "samples_per_s" in numbers or "step_time_s" not in numbers:
+        return "samples_per_s" if "samples_per_s" in numbers else f"{_largest(numbers)}.busbw"
+    return "step_time_s"
 
 
 def _largest(numbers: Numbers) -> str:
@@ -115,14 +136,25 @@ def _largest(numbers: Numbers) -> str:
 
 def _columns(numbers: Numbers) -> dict[str, Callable[[Numbers], str]]:
     """Return for each column of the report the function that prints its cell."""
+    if WAITING in numbers:
+        return {
+            "waiting": lambda row: show_long(_number(row, WAITING)),
+            "95 %": lambda row: show_long(_number(row, "queue.waiting_s.p95")),
+            "turnaround": lambda row: show_long(_number(row, "queue.turnaround_s.mean")),
+            "utilisation": lambda row: f"{_number(row, 'queue.utilisation'):.1%}",
+            "goodput": lambda row: f"{_number(row, 'queue.goodput'):.1%}",
+        }
     if "step_time_s" not in numbers:
         return {
             "size": lambda row: show(_number(row, f"{_largest(row)}.size_bytes"), "size", 3),
             "time": lambda row: show(_number(row, f"{_largest(row)}.time_s"), "time"),
             "busbw": lambda row: show(_number(row, f"{_largest(row)}.busbw"), "bandwidth"),
         }
+    step = {"step time": lambda row: show(_number(row, "step_time_s"), "time")}
+    if "samples_per_s" not in numbers:
+        return step
     return {
-        "step time": lambda row: show(_number(row, "step_time_s"), "time"),
+        **step,
         "samples/s": lambda row: figure(_number(row, "samples_per_s")),
         "MFU": lambda row: f"{_number(row, 'mfu'):.1%}",
         "memory needed": _memory,

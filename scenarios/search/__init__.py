@@ -1,1 +1,1 @@
-"""The search for a plan: planner, ranking, reasons and advice; and what the step time is sensitive to."""
+"""The search for a plan: planner, estimates and bounds, published methods, ranking, advice; and sensitivity."""

@@ -21,7 +21,7 @@ from clustersim.simulator.reading.yaml_and_json import yaml_text
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlanAnswer:
     """The *best* candidates of *planner*, simulated, with the reasons for the first: *neighbours*, *binding*, *misses*.
 
     *rejected*: how many by kind.
@@ -171,7 +171,7 @@ def _miss_numbers(miss: Miss) -> dict[str, Any]:
     }
 
 
-def answer(planner: Planner) -> Answer:
+def answer(planner: Planner) -> PlanAnswer:
     """Return the answer of *planner*. Raises `ScenarioError` if no candidate fits."""
     best = planner.best()
     rejected = {kind: len(several) for kind, several in planner.rejected().items()}
@@ -180,7 +180,7 @@ def answer(planner: Planner) -> Answer:
     planner.watch.begin("simulating neighbours of the best")
     reasons = Reasons(planner, best[0])
     neighbours = reasons.neighbours()
-    return Answer(planner, best, rejected, neighbours, reasons.binding(neighbours), reasons.misses())
+    return PlanAnswer(planner, best, rejected, neighbours, reasons.binding(neighbours), reasons.misses())
 
 
 def _nothing(planner: Planner, rejected: Mapping[str, int]) -> str:
@@ -195,7 +195,7 @@ def _nothing(planner: Planner, rejected: Mapping[str, int]) -> str:
 ANSWER, REPORT, PICTURE = "plan.json", "plan.txt", "plan.png"
 
 
-def write(answer: Answer, folder: Path) -> Iterator[Path]:
+def write(answer: PlanAnswer, folder: Path) -> Iterator[Path]:
     """Write the answer, and the scenario of each candidate that it lists, into *folder*; yield the paths."""
     summary = answer.summary()
     for place, row in enumerate(answer.best[: len(summary["best"])], 1):
@@ -213,7 +213,7 @@ def write(answer: Answer, folder: Path) -> Iterator[Path]:
     yield folder / PICTURE
 
 
-def picture(answer: Answer, path: Path) -> None:
+def picture(answer: PlanAnswer, path: Path) -> None:
     """Draw memory against time of the candidates of *answer* to *path*."""
     from clustersim.simulator.charts.figures import draw_pareto
     from clustersim.simulator.charts.pareto import ParetoPoint

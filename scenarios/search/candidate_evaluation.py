@@ -21,29 +21,16 @@ from clustersim.scenarios.alternatives.space import Space
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.run import running
 from clustersim.scenarios.scenario import Scenario
-from clustersim.scenarios.search.estimate.estimator import Estimator
-from clustersim.scenarios.search.estimate.lower_bounds import least_bytes, least_seconds
+from clustersim.scenarios.search.estimator import Estimator
+from clustersim.scenarios.search.lower_bounds import least_bytes, least_seconds
 from clustersim.scenarios.specification.plan import PlanSection
-from clustersim.simulator.engine.choice import numba_fault
+from clustersim.simulator.engine_choice import numba_fault
 from clustersim.simulator.reading.errors import ClusterError, ScenarioError, ScheduleError, SimulatorError
 from clustersim.simulator.reading.files import UnreadableFile, read_text
 from clustersim.simulator.reading.lookup import version
 from clustersim.simulator.schedule.gc_paused import gc_paused
 
 Values = Mapping[str, Any]
-
-TOLD = (
-    "step_time_s",
-    "step_time_interval_s",
-    "breakdown_s",
-    "bubble_fraction",
-    "samples_per_s",
-    "tokens_per_s",
-    "mfu",
-    "memory",
-    "training",
-)
-"""The keys of a result that a plan keeps of each simulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +135,7 @@ def estimates(task: Task) -> list[Priced]:
 
 
 def simulations(task: Task) -> list[dict[str, Any]]:
-    """Return the result of each candidate of *task*, simulated: `TOLD`, ``software`` and ``need_bytes``."""
+    """Return the result of each candidate of *task*, simulated: its key figures, ``software`` and ``need_bytes``."""
     space, estimator = _space(task.source)
     return [simulated(space.variant(Candidate(values)), estimator) for values in task.values]
 
@@ -166,8 +153,7 @@ def simulated(scenario: BuiltScenario, estimator: Estimator | None = None) -> di
     if simulation.engine == "auto" and not numba_fault():
         compiled = simulation.model_copy(update={"engine": "compiled"})
         scenario = scenario.varied(scenario.specification.model_copy(update={"simulation": compiled}))
-    summary = running.run(scenario, network=network).summary()
-    told = {key: summary[key] for key in TOLD if key in summary}
+    told = running.run_step(scenario, network or running.communicator(scenario)).key_figures()
     memory = told["memory"]
     parts: Mapping[str, float] = told["breakdown_s"]
     exposed = sum(seconds for part, seconds in parts.items() if part.startswith("exposed_"))

@@ -1,4 +1,4 @@
-"""Two questions beside the best plan: the largest size that fits, and the fewest GPUs that train in time."""
+"""A question beside the best plan: the largest size that fits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from clustersim.scenarios.build.memory_need import of_capacity
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.planner import Judged, Planner, Unwatched, Watch
 from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.validation import listed, near
 from clustersim.workloads.parallelism._parallelism import divisors
 
 KEYS: Mapping[str, str] = {
@@ -30,12 +31,6 @@ MOST = 64
 
 TRIED = 64
 """Candidates with the lowest bound of memory that are tried for a size."""
-
-MOST_NODES = 4096
-"""Nodes of the largest cluster that is tried."""
-
-SIXTEENTHS = range(9, 16)
-"""Numbers of nodes between two powers of two that are tried, in sixteenths of the larger one."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +73,14 @@ class Largest:
             "step_time_s": self.judged.seconds,
             "need_bytes": self.judged.result["need_bytes"],
         }
+
+
+def measure(name: str) -> str:
+    """Return *name*, a key of `KEYS`. Raises `ScenarioError`."""
+    if name not in KEYS:
+        hint = near(name, KEYS)
+        raise ScenarioError(f"--largest {name}: must be {listed(KEYS)}" + (f"; {hint}" if hint else ""))
+    return name
 
 
 def largest(scenario: Scenario, what: str, processes: int = 1, watch: Watch | None = None) -> Largest:
@@ -149,97 +152,3 @@ def _fitting(
     planner.watch.begin(f"trying {KEYS[what]} {size:,}")
     found = planner.fitting(TRIED)
     return (planner, found) if found else None
-
-
-@dataclass(frozen=True)
-class Fewest:
-    """The fewest *gpus* (on *nodes*) that train in *days*, with the best candidate there.
-
-    *slower*: the days of the best candidate on the next fewer nodes that were tried, by nodes.
-    """
-
-    scenario: Scenario
-    days: float
-    nodes: int
-    gpus: int
-    judged: Judged
-    slower: Mapping[int, float]
-
-    def report(self) -> str:
-        """Return the answer as sentences."""
-        taken = self.judged.result["training"]["days"]
-        first = f"{self.gpus:,} GPUs ({self.nodes:,} nodes) train in {taken:.3g} days with {self.judged.candidate.name}"
-        if not self.slower:
-            return f"{first}; fewer nodes cannot train it in {self.days:g} days"
-        nodes, days = max(self.slower.items())
-        return f"{first}; the next fewer that were tried, {nodes:,} nodes, take {days:.3g} days"
-
-    def summary(self) -> dict[str, Any]:
-        """Return the answer for `--json`."""
-        return {
-            "name": self.scenario.name,
-            "days": self.days,
-            "nodes": self.nodes,
-            "gpus": self.gpus,
-            "set": {"cluster.nodes": self.nodes, **self.judged.candidate.settings},
-            "step_time_s": self.judged.seconds,
-            "training": self.judged.result["training"],
-            "slower": {str(nodes): days for nodes, days in sorted(self.slower.items())},
-        }
-
-
-def fewest(scenario: Scenario, days: float, processes: int = 1, watch: Watch | None = None) -> Fewest:
-    """Return the fewest nodes on which a candidate trains *scenario* in *days*: a power of two, or sixteenths of one.
-
-    Raises `ScenarioError` if no number of nodes does, or if the scenario has no tokens and no number of nodes.
-    """
-    training = scenario.specification.training
-    if training is None or not (training.tokens or training.samples):
-        raise scenario.document.error(("training",), "gives no length of the run: give tokens, or samples", at_key=True)
-    if not isinstance(scenario.document.get(("cluster", "nodes")), int):
-        raise scenario.document.error(("cluster",), "has no number of nodes that could vary", at_key=True)
-    slower: dict[int, float] = {}
-    nodes = 1
-    while (best := _in_days(scenario, nodes, days, slower, processes, watch)) is None:
-        nodes *= 2
-        if nodes > MOST_NODES:
-            raise ScenarioError(f"no plan on up to {MOST_NODES:,} nodes trains in {days:g} days")
-    between = sorted({nodes * part // 16 for part in SIXTEENTHS} - {nodes}) if nodes > 1 else []
-    for fewer in (one for one in between if 2 * one > nodes):
-        if (found := _in_days(scenario, fewer, days, slower, processes, watch)) is not None:
-            nodes, best = fewer, found
-            break
-    planner, judged = best
-    gpus = len(planner.scenario.cluster().gpus)
-    return Fewest(planner.scenario, days, nodes, gpus, judged, slower)
-
-
-def _on_nodes(scenario: Scenario, nodes: int) -> Scenario:
-    """Return *scenario* on *nodes* for a plan with the same search; its own degrees need not fit there."""
-    space = Space(scenario)
-    search = dict(space.search)
-    for key in space.varying | {"pp"}:
-        search.setdefault(key, [space.given.get(key, 1)] if key == "pp" or key in space.given else None)
-    kept = {key: value for key, value in space.given.items() if key not in search}
-    changes = {
-        "cluster.nodes": nodes,
-        "parallelism": {**kept, "dp": 1},
-        "plan.search": {key: values for key, values in search.items() if values is not None},
-        "plan.simulate": 1,
-    }
-    return scenario.changed(changes, "--days")
-
-
-def _in_days(
-    scenario: Scenario, nodes: int, days: float, slower: dict[int, float], processes: int, watch: Watch | None
-) -> tuple[Planner, Judged] | None:
-    """Return the best candidate on *nodes* if it trains in *days*; else add its days to *slower*."""
-    planner = Planner(_on_nodes(scenario, nodes), processes, watch=watch or Unwatched())
-    best = planner.best()
-    if not best:
-        return None
-    taken = best[0].result["training"]["days"]
-    if taken <= days:
-        return planner, best[0]
-    slower[nodes] = taken
-    return None

@@ -146,7 +146,7 @@ def advice(scenario: Scenario) -> str:
     """Return sentences: whether the model fits one GPU, and which parallelism it needs if not."""
     model, training, cluster = scenario.model, scenario.specification.training, scenario.cluster()
     if model is None or training is None:
-        raise ScenarioError(f"{scenario.name} measures a collective; there is no model to give advice on")
+        raise ScenarioError(f"{scenario.name} {scenario.aim}; there is no model to give advice on")
     capacity = min(cluster.accelerator(gpu).memory_bytes for gpu in cluster.gpus)
     of = show(capacity, "size", 3) if isfinite(capacity) else "unbounded memory"
     gpus = f"{figure(len(cluster.gpus))} GPUs of {of}"

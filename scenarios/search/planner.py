@@ -23,15 +23,23 @@ from clustersim.scenarios.run.processes import Failure
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search import candidate_evaluation
 from clustersim.scenarios.search.candidate_evaluation import Bound, Journal, Priced, Task, chunks
-from clustersim.scenarios.specification.plan import ALL, METHODS
+from clustersim.scenarios.specification.plan import ALL, AUTO, METHODS
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.lookup import attribute_of
 
-BOUNDED_AT_ONCE, REFINED_AT_ONCE, ESTIMATED_AT_ONCE = 500, 32, 8
+BOUNDED_AT_ONCE, ESTIMATED_AT_ONCE = 500, 1
 """Candidates of a job. They do not depend on the number of processes, so that every number gives the same answer."""
 
-ROUND = 32
-"""Candidates that are estimated before the bounds of the others are looked at again, if many are wanted."""
+REFINED_AT_ONCE = 8
+"""Candidates of which better bounds are found at once."""
+
+ROUND = 4
+"""Candidates that are estimated before the bounds of the others are looked at again: few, since an estimate takes a
+thousand times as long as a bound, and still one for each of some processes."""
+
+MOST_SIMULATED, MARGIN = 20, 0.03
+"""Candidates that are simulated at most if their number is not given, and how far above the best simulation an estimate
+of one of them may be: the error of estimates of good candidates (`tests/scenarios/search`)."""
 
 
 ONE_REPLICA = {"parallelism.dp": 1}
@@ -120,11 +128,10 @@ class Frontier:
         self._refine()
         return self._heap[0][0] if self._heap else inf
 
-    def take(self, count: int) -> list[Candidate]:
-        """Return *count* candidates with the least bounds, which are no longer left; fewer if there are no more."""
+    def take(self, count: int, most: float = inf) -> list[Candidate]:
+        """Return *count* candidates with the least bounds, fewer if no more are up to *most*, and remove them."""
         found: list[Candidate] = []
-        while self._heap and len(found) < count:
-            self._refine()
+        while len(found) < count and self._heap and self.least() <= most:
             found.append(self._candidates[heappop(self._heap)[2]])
         return found
 
@@ -258,15 +265,29 @@ class Planner:
         """
         self.watch.begin(f"checking {len(self.candidates):,} candidates", -(-len(self.candidates) // BOUNDED_AT_ONCE))
         self.bound(self.candidates)
-        wanted = len(self.open) if self.plan.simulate == ALL else int(self.plan.simulate)
+        given = {ALL: len(self.open), AUTO: min(self.plan.top, MOST_SIMULATED)}
+        named = given.get(str(self.plan.simulate))
+        wanted = max(1, int(self.plan.simulate) if named is None else named)
         tried = wanted
         while True:
             chosen = self.best_by_estimate(tried)
-            self.watch.begin(f"simulating the best {len(chosen)}", len(chosen))
-            judged = [one for one in self.simulate(chosen) if one.result["need_bytes"] <= self.within]
+            judged = self._fitting(chosen)
             if len(judged) >= wanted or len(chosen) < tried:
-                return sorted(judged, key=lambda one: one.value)
+                break
             tried += wanted - len(judged)
+        if self.plan.simulate == AUTO and judged:
+            limit = min(map(self._simulated, judged)) * (1 + MARGIN)
+            judged += self._fitting(self.best_by_estimate(tried + MOST_SIMULATED - wanted, below=limit)[tried:])
+        return sorted(judged, key=lambda one: one.value)
+
+    def _fitting(self, candidates: Sequence[Candidate]) -> list[Judged]:
+        """Return those of *candidates* that fit, simulated."""
+        self.watch.begin(f"simulating the best {len(candidates)}", len(candidates))
+        return [one for one in self.simulate(candidates) if one.result["need_bytes"] <= self.within]
+
+    def _simulated(self, judged: Judged) -> float:
+        """Return what `_estimated` estimates."""
+        return float(judged.result["need_bytes"]) if self.plan.objective == "memory" else judged.seconds
 
     @property
     def open(self) -> list[Candidate]:
@@ -292,7 +313,7 @@ class Planner:
         self.bound(self.candidates)
         left = sorted(self.open, key=lambda one: self.bounds[one.key].nbytes)[:tried]
         while left:
-            some, left = left[:ESTIMATED_AT_ONCE], left[ESTIMATED_AT_ONCE:]
+            some, left = left[:ROUND], left[ROUND:]
             self.estimate(some)
             timed = [(seconds, one) for one in some if (seconds := self.estimated_seconds(one)) is not None]
             if timed:
@@ -306,29 +327,35 @@ class Planner:
 
     def fastest(self, among: Sequence[Candidate]) -> Candidate | None:
         """Return the best by estimate of those *among* the open candidates; None if there is none that fits."""
-        return next(iter(self.best_by_estimate(1, among, ESTIMATED_AT_ONCE)), None)
+        return next(iter(self.best_by_estimate(1, among)), None)
 
     def best_by_estimate(
-        self, wanted: int, among: Sequence[Candidate] | None = None, at_once: int = ROUND
+        self,
+        wanted: int,
+        among: Sequence[Candidate] | None = None,
+        *,
+        below: float = inf,
     ) -> list[Candidate]:
-        """Return so many candidates, the best by estimate; fewer if there are no more.
+        """Return so many candidates, the best by estimate; fewer if there are no more with an estimate up to *below*.
 
         *among*: open candidates, by default all.
         """
+        whole = among is None
         if among is None:
             among = self.open
             self.watch.begin(f"estimating the best of {len(among):,} candidates")
         left, fitting = self.frontier(among), list[tuple[float, Candidate]]()
         while True:
-            worst = sorted(value for value, _ in fitting)[wanted - 1] if len(fitting) >= wanted else inf
-            some = left.take(at_once) if left.least() <= worst else []
+            worst = sorted(value for value, _ in fitting)[wanted - 1] if len(fitting) >= wanted else below
+            some = left.take(ROUND, worst)
             if not some:
                 break
-            self.watch.expect(-(-(len(some) + left.count(worst)) // ESTIMATED_AT_ONCE))
+            if whole:
+                self.watch.expect(-(-(len(some) + left.count(worst)) // ESTIMATED_AT_ONCE))
             self.estimate(some)
             for one in some:
                 priced = self.journal.estimated[one.key]
-                if priced.seconds is not None:
+                if priced.seconds is not None and self._estimated(priced) <= below:
                     fitting.append((self._estimated(priced), one))
         return [one for _, one in sorted(fitting, key=lambda pair: pair[0])[:wanted]]
 

@@ -21,7 +21,7 @@ from clustersim.scenarios.run.execution import execute
 from clustersim.scenarios.run.processes import Failure
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search import candidate_evaluation
-from clustersim.scenarios.search.estimate.estimator import Estimator
+from clustersim.scenarios.search.estimator import Estimator
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
 from clustersim.simulator.schedule.gc_paused import gc_paused
 
@@ -110,7 +110,7 @@ def _changed(source: bytes, settings: dict[str, Any]) -> Scenario:
     if scenario.variants:
         raise ScenarioError(f"{scenario.name} has variants; rank takes one scenario")
     if scenario.specification.training is None:
-        raise SimulatorError(f"{scenario.name} measures a collective; there is no training to rank")
+        raise SimulatorError(f"{scenario.name} {scenario.aim}; there is no training to rank")
     return scenario
 
 

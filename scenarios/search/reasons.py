@@ -13,7 +13,7 @@ from typing import Any
 
 from clustersim.scenarios.alternatives.candidate import MEMORY, Candidate, described
 from clustersim.scenarios.build.memory_need import of_capacity
-from clustersim.scenarios.search.planner import Judged, Planner
+from clustersim.scenarios.search.planner import Frontier, Judged, Planner
 
 DEGREES = ("tp", "cp", "ep", "pp")
 """Keys that are doubled and halved for the reason: the best candidate with each value stands for it."""
@@ -136,8 +136,8 @@ class Reasons:
         """Return the fastest candidate that is not rejected and differs from *candidate* in one key."""
         others = [one for one in self.planner.candidates if len(one.differences(candidate)) == 1]
         others = [one for one in others if not self.planner.kind(one)]
-        least = zip(self.planner.least_seconds(others), range(len(others)), others, strict=True)
-        others = [one for _, _, one in sorted(least, key=lambda found: found[:2])][:LOOKED_AT]
+        bounds = [self.planner.bounds[one.key].seconds for one in others]
+        others = Frontier(others, bounds, self.planner.least_seconds).take(LOOKED_AT)
         self.planner.estimate(others)
         timed = [
             (seconds, one)

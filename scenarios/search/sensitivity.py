@@ -24,7 +24,7 @@ from clustersim.scenarios.search.varied_machine import Scale, VariedMachine, par
 from clustersim.simulator.analysis.critical_path import CriticalPath, critical_path
 from clustersim.simulator.analysis.metrics import percentiles
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.interface.pricing import Pricing
+from clustersim.simulator.engine.pricing import Pricing
 from clustersim.simulator.reading.plain_text import indented, table
 from clustersim.simulator.reading.units import show
 

@@ -10,21 +10,24 @@ from typing import Any
 import numpy as np
 
 from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.clocks import at_pace
 from clustersim.scenarios.build.network import conditions, library_of, network_of
 from clustersim.scenarios.results.uncertainty import FITS, Shipped, shipped
 from clustersim.scenarios.run.running import Watch, variation
 from clustersim.simulator.analysis import network_traffic
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.interface.variation import Variation
-from clustersim.simulator.engine.simulate import Simulation, step_times
+from clustersim.simulator.engine.pricing import Pricing
+from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.network.library.nccl import FITTED
 from clustersim.simulator.network.library.transport_parameters import PLACES
 from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.dataclass_keys import keys_of
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.schedule.ops import Compute
+from clustersim.simulator.simulate import SimulationRun, step_times
 from clustersim.topologies.catalogue import GPUS
 
 
@@ -38,18 +41,21 @@ class VariedMachine:
     transport: Transport
     variation: Variation
 
-    def simulation(self) -> Simulation:
+    def simulation(self) -> SimulationRun:
         """Return the simulation of the scenario's schedule on this machine."""
         scenario = self.scenario
         if self.software != scenario.software:
             scenario = scenario.with_software(self.software)
         options, devices = scenario.specification.simulation, scenario.derived.devices
         communicator = network_of(scenario.specification, self.cluster, devices, library=self.transport)
-        return Simulation(
-            scenario.schedule(),
+        schedule = scenario.schedule()
+        clocked = at_pace(schedule, communicator.cluster, devices, self.software)
+        return SimulationRun(
+            schedule,
             communicator,
             self.software,
             self.variation,
+            pricing=Pricing(schedule, clocked, devices, self.software, self.variation),
             fold=options.fold,
             engine=options.engine,
             conditions=conditions(scenario.specification, communicator.cluster, scenario.document),
@@ -115,9 +121,9 @@ def _of_links(base: VariedMachine, timeline: Timeline) -> Iterator[tuple[str, Sc
 
 
 def _of_software(base: VariedMachine) -> Iterator[tuple[str, Scale]]:
-    for key, name in (("launch_seconds", "launch"), ("load_seconds", "load"), ("exchange_seconds", "exchange")):
-        if getattr(base.software, key):
-            yield f"software.{name}", _software(key)
+    for key in ("launch", "load", "exchange"):
+        if getattr(base.software, keys_of(Software)[key]):
+            yield f"software.{key}", _software(keys_of(Software)[key])
     for key in ("jitter", "spread"):
         if getattr(base.variation, key):
             yield f"simulation.{key}", _variation(key)
@@ -177,13 +183,8 @@ def _variation(key: str) -> Scale:
     return scale
 
 
-SOFTWARE = {
-    "launch": "launch_seconds",
-    "load": "load_seconds",
-    "exchange": "exchange_seconds",
-    "slice": "slice_seconds",
-}
-"""Keys of a software stack's file, and the attributes that hold them."""
+SOFTWARE = {key: keys_of(Software)[key] for key in ("launch", "load", "exchange", "slice")}
+"""Keys of a software stack's file that are drawn, and the attributes that hold them."""
 
 
 def sampled(base: VariedMachine, samples: int, seed: int, watch: Watch | None = None) -> list[float]:

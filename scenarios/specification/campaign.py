@@ -125,7 +125,7 @@ class Failures(Section):
         return self
 
 
-class Phase(Section):
+class TrainingPhase(Section):
     """A phase of the campaign with a batch or a sequence length of its own."""
 
     tokens: Some
@@ -150,7 +150,7 @@ class Campaign(Section):
 
     tokens: Some | None = None
     """Tokens of the campaign; by default training.tokens, or samples."""
-    schedule: list[Phase] = Field(default_factory=list)
+    schedule: list[TrainingPhase] = Field(default_factory=list)
     """Phases before the rest of the campaign, such as the warm-up of the batch size."""
     checkpoint: CheckpointPolicy | None = None
     """When checkpoints are written; by default never."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from clustersim.simulator.network.algorithm_files.algorithm_file import is_file
 from clustersim.simulator.reading.document import Document, Path, Position, dotted, merged, part, replaced
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.lookup import UnknownName, data_file, is_path, names, nearest, told
@@ -19,7 +20,7 @@ from clustersim.workloads.architectures.model_keys import is_config, plain_path,
 SHIPPED = pathlib.Path(__file__).resolve().parents[1]
 """The folder of the scenarios that come with clustersim."""
 
-FOLDERS = ("published", "testbed", "several_jobs")
+FOLDERS = ("published", "testbed", "several_jobs", "traced")
 """Folders of further scenarios below it."""
 
 NO_SCENARIO = ("sources",)
@@ -29,7 +30,7 @@ PRESETS = {"cluster": "clustersim.topologies.clusters", "model": "clustersim.wor
 """Sections that take a preset, and the package of the presets' files."""
 
 FILES = re.compile(
-    r"cluster\.graph|model\.profile|table\.file|campaign\.failures\.trace|simulation\.variation\.(op|gpu|step)\.file"
+    r"workload\.trace(\.\d+)?|cluster\.graph|model\.profile|table\.file|campaign\.failures\.trace|queue\.arrivals|simulation\.variation\.(op|gpu|step)\.file"
 )
 """Keys that name a file of the user's, relative to the folder of the scenario."""
 
@@ -38,7 +39,7 @@ NAMES = re.compile(r"network\.transport|(cluster|model)\.preset|cluster\.(node\.
 
 
 ALGORITHMS = re.compile(r"network\.algorithms\..+")
-"""Keys that may name an algorithm file, .xml, relative to the folder of the scenario."""
+"""Keys that may name an algorithm file, .xml or .json, relative to the folder of the scenario."""
 
 TABLES = re.compile(r"model\.router_load|parallelism\.schedule")
 """Keys that may name a table, .csv, relative to the folder of the scenario."""
@@ -76,7 +77,7 @@ def _unknown(name: str) -> str:
     close = close_matches(name, [one for names_there in there.values() for one in names_there])
     hint = f"did you mean {listed(close)}? " if close else ""
     lines = [f"  {f'{folder}: ' if folder else ''}{', '.join(names_there)}" for folder, names_there in there.items()]
-    told = f'unknown scenario "{name}"; {hint}Give the path of a file, or one of these names:'
+    told = f'unknown scenario "{name}"; {hint}{"Give" if hint else "give"} the path of a file, or one of these names:'
     return "\n".join([told, *lines])
 
 
@@ -133,8 +134,10 @@ def found_from(document: Document, folder: pathlib.Path) -> Document:
     """Return *document* with the paths of the user's files, relative to *folder*, made relative to the working
     directory."""
     for path, name in named_files(document.data):
-        begin = pathlib.Path() if _typed(document, path) and pathlib.Path(name).is_file() else folder
-        if not (begin / name).is_file():
+        # traces may be folders of files
+        exists = pathlib.Path.exists if path[0] == "workload" else pathlib.Path.is_file
+        begin = pathlib.Path() if _typed(document, path) and exists(pathlib.Path(name)) else folder
+        if not exists(begin / name):
             raise document.error(path, f"{name}: no such file")
         document = replaced(document, path, str(begin / name), document.position(path))
     return document
@@ -149,7 +152,7 @@ def named_files(value: Any, path: Path = ()) -> list[tuple[Path, str]]:
     if not isinstance(value, str) or not value:
         return []
     table = TABLES.fullmatch(key) and value.endswith(".csv")
-    table = table or (ALGORITHMS.fullmatch(key) and value.endswith(".xml"))
+    table = table or (ALGORITHMS.fullmatch(key) and is_file(value))
     names_file = FILES.fullmatch(key) or table or (NAMES.fullmatch(key) and is_path(value))
     return [(path, value)] if names_file else []
 
@@ -184,12 +187,15 @@ def of_job(document: Document, job: str) -> Document:
     path = "jobs", job
     positions = {where[2:]: position for where, position in document.positions.items() if where[:2] == path}
     shared = {where: position for where, position in document.positions.items() if where[:1] != ("jobs",)}
-    whole = {key: value for key, value in document.data.items() if key not in ("jobs", "expect", "variants", "table")}
+    whole = {key: value for key, value in document.data.items() if key not in NOT_OF_JOB}
     own = {key: value for key, value in document.data["jobs"][job].items() if key not in OF_PLACE}
     if isinstance(whole.get("network"), dict):
         whole["network"] = {key: value for key, value in whole["network"].items() if key != "background"}
     return Document({**whole, **own}, {**shared, **positions})
 
+
+NOT_OF_JOB = ("jobs", "queue", "expect", "variants", "table")
+"""Sections of several jobs that a job alone does not have."""
 
 OF_PLACE = ("nodes", "placement", "start")
 """Keys of a job that say where and when it runs."""

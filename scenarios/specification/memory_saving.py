@@ -100,6 +100,11 @@ PLANNED = "auto", "karma"
 
 CHOICES = "none", "all", *PLANNED
 
+OF_CHOSEN_LAYERS = BelongsTo(
+    "activations", "all", among=("none", *PLANNED), to="layers that are chosen, but activations is {value}"
+)
+"""A list of layers allows them too."""
+
 OF_STATES = BelongsTo("states", True, to="states off the GPU; copies of activations always run beside computation")
 
 OF_HOST_OPTIMIZER = BelongsTo("optimizer", "host", "nvme", to="an optimizer on the host: add optimizer: host")
@@ -123,10 +128,10 @@ class Offload(Section):
     """Layers whose saved activations are copied to the host: none, all, karma (each layer is copied or computed again,
     after KARMA), auto (as few as let the step fit; with recompute: optimal the fastest combination), or a list of names
     or numbers of layers, counted from 0 with the embedding."""
-    outstanding: Count = 1
+    outstanding: Annotated[Count, OF_CHOSEN_LAYERS] = 1
     """Copies of activations to the host that may be under way when the forward pass of a layer begins; it waits for
     earlier ones. 1 is a double buffer."""
-    ahead: Count = 1
+    ahead: Annotated[Count, OF_CHOSEN_LAYERS] = 1
     """How many layers before the backward pass of a layer the copy of its activations back begins. 1 is a double
     buffer."""
     budget: Annotated[
@@ -168,14 +173,6 @@ class Offload(Section):
     def on_drives(self) -> tuple[str, ...]:
         """The keys of what is on NVMe drives."""
         return tuple(key for key in ("optimizer", "parameters") if getattr(self, key) == "nvme")
-
-    @model_validator(mode="after")
-    def _activations(self) -> Offload:
-        if self.activations == "none" or self.planned:
-            for key in ("outstanding", "ahead"):
-                if getattr(self, key) != 1:
-                    raise Fault(key, f"belongs to layers that are chosen, but activations is {self.activations}")
-        return self
 
     @model_validator(mode="after")
     def _states(self) -> Offload:

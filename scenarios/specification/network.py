@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from clustersim.simulator.network.algorithm_files.algorithm_file import is_file
 from clustersim.simulator.network.library.calibration_file import LIBRARIES, loaded
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.lookup import find, is_path, names
@@ -50,7 +51,7 @@ class BackgroundTraffic(Section):
         return self
 
 
-class Network(Section):
+class NetworkSection(Section):
     """How communication is simulated."""
 
     fidelity: Literal["alpha_beta", "flow", "chunk"] = "flow"
@@ -61,7 +62,7 @@ class Network(Section):
     path of a function of your own."""
     algorithms: dict[str, str] = Field(default_factory=dict)
     """Algorithm by collective (all_reduce) or by axis and collective (dp.all_reduce): auto, a file of
-    simulator/network/collectives, an import path, or an algorithm file of MSCCL (.xml)."""
+    simulator/network/collectives, an import path, or an algorithm file of MSCCL (.xml) or MSCCL++ (.json)."""
 
     routing: Policy = "auto"
     """How switches choose among equal-cost paths. adaptive: packets are spread evenly; ecmp: a hash of each connection;
@@ -91,13 +92,13 @@ class Network(Section):
     """Traffic of other jobs on the same links."""
 
     @model_validator(mode="after")
-    def _on_infiniband(self) -> Network:
+    def _on_infiniband(self) -> NetworkSection:
         if self.sharp and self.routing == "ecmp":
             raise Fault("sharp", "needs InfiniBand, whose switches have no ecmp; take routing static or adaptive")
         return self
 
     @model_validator(mode="after")
-    def _shared(self) -> Network:
+    def _shared(self) -> NetworkSection:
         if self.background and self.fidelity == "alpha_beta":
             raise Fault("background", "needs links that are shared; take fidelity flow or chunk")
         return self
@@ -126,7 +127,7 @@ class Network(Section):
             kind = key.rpartition(".")[2]
             if kind not in COLLECTIVES:
                 raise Fault(key, f"is no collective; there are {', '.join(COLLECTIVES)}", near(kind, COLLECTIVES))
-            if given.endswith(".xml"):
+            if is_file(given):
                 plain[key] = _of_file(key, kind, given)
                 continue
             try:

@@ -40,15 +40,15 @@ Objective = Literal["step_time", "cost", "energy", "memory", "tokens_per_currenc
 
 
 def _counted(value: Any) -> Any:
-    if value == ALL or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
+    if value in (ALL, AUTO) or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         return value
-    raise ValueError(f'must be a whole number, at least 1, or "{ALL}", not {written(value)}')
+    raise ValueError(f'must be a whole number, at least 1, "{ALL}" or "{AUTO}", not {written(value)}')
 
 
 Simulated = Annotated[
-    int | Literal["all"],
+    int | Literal["all", "auto"],
     BeforeValidator(_counted),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": ALL}]}),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"enum": [ALL, AUTO]}]}),
 ]
 
 
@@ -73,8 +73,9 @@ class PlanSection(Section):
     tokens_per_currency need training.tokens and the prices in the section cost."""
     memory_margin: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.0
     """Share of a GPU's memory that is left free, e.g. 0.1."""
-    simulate: Simulated = 20
-    """How many of the best candidates are simulated, or all."""
+    simulate: Simulated = "auto"
+    """How many of the best candidates are simulated, or all. auto: as many as are listed, and up to 20 if more may be
+    the best: their estimates are at most 3 % above the best simulation."""
     top: Count = 10
     """How many are listed."""
 

@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from clustersim.scenarios.specification.variation import Straggler, VariationSection
-from clustersim.simulator.engine.choice import numba_fault
+from clustersim.simulator.engine_choice import numba_fault
 from clustersim.simulator.reading.plain_text import written
 from clustersim.simulator.reading.quantities import Bandwidth, Count, Flag, Index, Section, Size, Time, number
 from clustersim.simulator.reading.units import UNITS, parse

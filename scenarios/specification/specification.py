@@ -18,12 +18,15 @@ from pydantic import BaseModel, Discriminator, Field, Tag, field_validator, mode
 
 from clustersim.scenarios.cost.cost import Cost
 from clustersim.scenarios.specification.campaign import Campaign
-from clustersim.scenarios.specification.network import Network
+from clustersim.scenarios.specification.network import NetworkSection
 from clustersim.scenarios.specification.parallelism import ParallelismSection
 from clustersim.scenarios.specification.plan import PlanSection
+from clustersim.scenarios.specification.queue import PoissonArrivals, Queue
 from clustersim.scenarios.specification.sections import CollectiveBenchmark, Expectation, InputPipeline, Simulation
+from clustersim.scenarios.specification.trace_workload import TraceWorkload
 from clustersim.scenarios.specification.training import Training, indivisible
 from clustersim.scenarios.specification.variants import Table
+from clustersim.simulator.reading.dataclass_keys import keys_of
 from clustersim.simulator.reading.plain_text import name_fault, text_fault
 from clustersim.simulator.reading.quantities import Count, Index, Section, Time, Version
 from clustersim.simulator.reading.validation import Fault, near
@@ -62,6 +65,8 @@ RESULT = (
     "collective",
     "variants",
     "jobs",
+    "queue",
+    "trace",
 )
 """The keys of a result's summary, with which keys of expectations begin."""
 
@@ -69,7 +74,7 @@ RESULT = (
 class NetworkHolder(Section):
     """The sections of a scenario on which the paths through its cluster depend."""
 
-    network: Network = Network()
+    network: NetworkSection = NetworkSection()
     """How communication is simulated: fidelity, library and algorithms."""
     simulation: Simulation = Simulation()
     """How the scenario is simulated: engine, folding, random variation, stragglers."""
@@ -80,7 +85,7 @@ class NetworkHolder(Section):
         return _routing(self.network, self.simulation)
 
 
-def _routing(network: Network, simulation: Simulation) -> Routing:
+def _routing(network: NetworkSection, simulation: Simulation) -> Routing:
     seed = simulation.seed if network.seed is None else network.seed
     return Routing(network.routing, seed, network.queue_pairs, network.pxn, network.relay_gpus)
 
@@ -88,7 +93,7 @@ def _routing(network: Network, simulation: Simulation) -> Routing:
 NodeList = Annotated[list[Index], Field(min_length=1)]
 
 
-class Job(Section):
+class ClusterJob(Section):
     """One of several jobs on a cluster: what it trains or measures, as a scenario has it, and its nodes."""
 
     nodes: Annotated[
@@ -113,7 +118,9 @@ class Job(Section):
     """As the software of a scenario."""
 
 
-OF_ONE_JOB = ("model", "training", "parallelism", "collective", "software", "input", "campaign", "cost", "plan")
+OF_ONE_JOB = (
+    "model", "training", "parallelism", "collective", "workload", "software", "input", "campaign", "cost", "plan",
+)  # fmt: skip
 """Sections of a scenario that do not stand beside jobs."""
 
 
@@ -137,9 +144,14 @@ class Specification(Section):
     """How the model is distributed over the ranks."""
     collective: CollectiveBenchmark | None = None
     """One collective to measure, in place of model, training and parallelism."""
-    jobs: dict[str, Job] = Field(default_factory=dict)
-    """Several jobs that share the cluster, by name, in place of model, training and parallelism."""
-    network: Network = Network()
+    workload: TraceWorkload | None = None
+    """Traces of a real run that are replayed, in place of model and training."""
+    jobs: dict[str, ClusterJob] = Field(default_factory=dict)
+    """Several jobs that share the cluster, by name, in place of model, training and parallelism. With a queue, the
+    kinds of jobs that arrive."""
+    queue: Queue | None = None
+    """Jobs that arrive, wait for nodes and run, in place of model, training and parallelism."""
+    network: NetworkSection = NetworkSection()
     """How communication is simulated: fidelity, library and algorithms."""
     software: Annotated[
         Annotated[str, Tag("name")] | Annotated[SoftwareKeys, Tag("keys")],
@@ -200,8 +212,11 @@ class Specification(Section):
 
     @model_validator(mode="after")
     def _one_purpose(self) -> Specification:
-        if self.jobs:
+        if self.jobs or self.queue is not None:
             self._check_jobs()
+            return self
+        if self.workload is not None:
+            self._check_workload()
             return self
         if self.collective is not None:
             for key in ("model", "training", "parallelism"):
@@ -221,18 +236,48 @@ class Specification(Section):
         return self
 
     def _check_jobs(self) -> None:
-        """Raise `Fault` at a key that does not stand beside jobs."""
+        """Raise `Fault` at a key that does not stand beside jobs or a queue."""
+        beside = "jobs" if self.queue is None else "queue"
         for key in OF_ONE_JOB:
             if key in self.model_fields_set:
-                raise Fault(key, "stands beside jobs; give it to a job, or leave it out")
+                raise Fault(key, f"stands beside {beside}; give it to a job of jobs, or leave it out")
         for key in ("jitter", "spread", "stragglers", "variation"):
             if getattr(self.simulation, key):
-                raise Fault(("simulation", key), "does not stand beside jobs, whose steps do not vary")
+                raise Fault(("simulation", key), f"does not stand beside {beside}, whose steps do not vary")
         if self.network.fidelity == "alpha_beta":
             raise Fault(("network", "fidelity"), "jobs share links, which alpha_beta does not; take flow or chunk")
         for name in self.jobs:
             if fault := name_fault(name) or ("has a dot, which parts keys" if "." in name else ""):
                 raise Fault(("jobs", name), fault)
+        if self.queue is not None:
+            self._check_queue(self.queue)
+
+    def _check_queue(self, queue: Queue) -> None:
+        """Raise `Fault` at a key of a job that the queue decides, and at a job that there is not."""
+        for name, job in self.jobs.items():
+            for key in ("start", "placement"):
+                if key in job.model_fields_set:
+                    raise Fault(("jobs", name, key), "stands beside queue, which decides when and where jobs start")
+            if isinstance(job.nodes, list):
+                raise Fault(("jobs", name, "nodes"), "must be a count beside queue, which decides which nodes it gets")
+        if isinstance(queue.arrivals, PoissonArrivals):
+            for place, kind in enumerate(queue.arrivals.mix):
+                if kind.job and kind.job not in self.jobs:
+                    path = ("queue", "arrivals", "mix", place, "job")
+                    known = f"there are {', '.join(self.jobs)}" if self.jobs else "jobs has none"
+                    raise Fault(path, f'there is no job "{kind.job}"; {known}', near(kind.job, self.jobs))
+
+    def _check_workload(self) -> None:
+        """Raise `Fault` at a key that does not stand beside workload."""
+        for key in ("model", "training", "collective", "software", "input", "campaign", "cost", "plan"):
+            if key in self.model_fields_set:
+                raise Fault(key, "stands beside workload, whose traces take the place of model and training")
+        for key in self.parallelism.model_fields_set - {"dp", "placement"}:
+            raise Fault(("parallelism", key), "is that of the trace; beside workload only dp and placement are given")
+        if self.simulation.repeats > 1:
+            raise Fault(("simulation", "repeats"), "must be 1 beside workload, whose durations are measured")
+        if isinstance(self.parallelism.dp, list):
+            raise Fault(("parallelism", "dp"), "must be one number of replicas beside workload")
 
     @model_validator(mode="after")
     def _batch(self) -> Specification:
@@ -308,11 +353,17 @@ def field_docstrings(cls: type[Section]) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if issubclass(base, Section) and base is not Section:
-            found |= _own(base)
+            found |= _of_dataclass(base.__dict__.get("dataclass")) | _own(base)
     return found
 
 
-def _own(cls: type[Section]) -> dict[str, str]:
+def _of_dataclass(cls: type | None) -> dict[str, str]:
+    """Return the docstrings below the fields of the dataclass *cls*, by key."""
+    texts = _own(cls) if cls is not None else {}
+    return {key: texts[name] for key, name in keys_of(cls).items() if name in texts} if cls is not None else {}
+
+
+def _own(cls: type) -> dict[str, str]:
     try:
         source = inspect.getsource(cls)
     except (OSError, TypeError):  # a class that was made by code

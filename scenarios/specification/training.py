@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,7 +23,7 @@ Precision = Literal["bf16", "fp16", "fp32"]
 Word = Literal["bf16", "fp16", "tf32", "fp32"]
 """One format for all; tf32 is that of products only, and all else is fp32."""
 
-OPERATORS = "fp8", "fp4"
+OPERATORS = "fp8", "fp4", "int8"
 """Formats of products only."""
 
 
@@ -34,28 +35,37 @@ def _word(value: Any) -> Any:
     return value
 
 
+RECIPES_OF: Mapping[str, tuple[str, ...]] = {
+    "fp8": ("tensorwise", "delayed", "rowwise", "blockwise", "mxfp8"),
+    "fp4": ("nvfp4",),
+    "int8": ("channelwise",),
+}
+"""Recipes by number format of the products."""
+
+
 class PrecisionByOperator(Section):
     """Products of the layers' linear maps in 8 or 4 bits; attention, embedding, logits and all else in 16 bits."""
 
-    matmul: Literal["fp8", "fp4"]
-    """Number format of the products of linear maps: fp8 or fp4. Required."""
+    matmul: Literal["fp8", "fp4", "int8"]
+    """Number format of the products of linear maps: fp8, fp4 or int8. Required."""
     rest: Literal["bf16", "fp16"] = "bf16"
     """Number format of everything else."""
-    recipe: Literal["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4"] | None = None
+    recipe: Literal["tensorwise", "delayed", "rowwise", "blockwise", "mxfp8", "nvfp4", "channelwise"] | None = None
     """How operands are scaled. fp8: tensorwise (by the largest magnitude of each tensor; the default), delayed (by that
     of steps before), rowwise (of each row), blockwise (of 128 elements: DeepSeek-V3), mxfp8 (of 32: Blackwell). fp4:
-    nvfp4 (of 16)."""
+    nvfp4 (of 16). int8: channelwise (of each row: AQT in MaxText, torchao)."""
     parameters: Literal["bf16", "fp16", "fp8"] | None = None
     """Format in which parameters are gathered by sharded data parallelism: that of rest (the default) or fp8, in which
     Transformer Engine also stores them."""
 
     @model_validator(mode="after")
     def _consistent(self) -> PrecisionByOperator:
-        if self.recipe is not None and (self.recipe == "nvfp4") != (self.matmul == "fp4"):
-            good = "nvfp4" if self.matmul == "fp4" else "tensorwise, delayed, rowwise, blockwise or mxfp8"
+        known = RECIPES_OF[self.matmul]
+        if self.recipe is not None and self.recipe not in known:
+            good = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]
             raise Fault("recipe", f"must be {good} for matmul: {self.matmul}, not {self.recipe}")
-        if self.parameters == "fp8" and self.matmul == "fp4":
-            raise Fault("parameters", "must be that of rest: products in fp4 have no parameters in fp8")
+        if self.parameters == "fp8" and self.matmul != "fp8":
+            raise Fault("parameters", f"must be that of rest: products in {self.matmul} have no parameters in fp8")
         if self.parameters == "fp8" and self.recipe == "rowwise":
             raise Fault(
                 "parameters",
@@ -74,7 +84,7 @@ class PrecisionByOperator(Section):
         from clustersim.workloads.operators.low_precision import LowPrecision
 
         return LowPrecision(
-            self.recipe or ("nvfp4" if self.matmul == "fp4" else "tensorwise"),
+            self.scaling,
             transposes=transposes,
             stored=self.parameters == "fp8",
             keeps_casts=keeps_casts,
@@ -83,8 +93,14 @@ class PrecisionByOperator(Section):
 
     def __str__(self) -> str:
         """In a title."""
-        recipe = self.recipe or ("nvfp4" if self.matmul == "fp4" else "tensorwise")
-        return f"{self.rest} with products in {self.matmul} ({recipe})"
+        return f"{self.rest} with products in {self.matmul} ({self.scaling})"
+
+    @property
+    def scaling(self) -> str:
+        """The recipe, by default that of the format."""
+        from clustersim.workloads.operators.low_precision import DEFAULT_RECIPES
+
+        return self.recipe or DEFAULT_RECIPES[self.matmul]
 
 
 AnyPrecision = Annotated[

@@ -2,7 +2,7 @@
 
 They are named one by one, or are rows of a table: a CSV file whose cells replace ``{column}`` in templates.
 
->>> row = Row("runs.csv", 2, "4,bf16", {"tp": "4", "precision": "bf16"})
+>>> row = VariantRow("runs.csv", 2, "4,bf16", {"tp": "4", "precision": "bf16"})
 >>> row.named("tp {tp} in {precision}"), row.filled("{tp}"), row.filled({"value": "{tp} ms"})
 ('tp 4 in bf16', 4, {'value': '4 ms'})
 """
@@ -56,7 +56,7 @@ class Table(Section):
 
 
 @dataclass(frozen=True)
-class Row:
+class VariantRow:
     """The *cells* of *line* of *file* by column, the *text* of the line, and *words* that replace cells, by column."""
 
     file: str
@@ -101,7 +101,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Change:
+class VariantChange:
     """A new *value* of the dotted *key*, and the *positions* in the file by path below the key."""
 
     key: str
@@ -109,7 +109,7 @@ class Change:
     positions: Mapping[Path, Position]
 
 
-def rows(document: Document) -> dict[str, list[Change]]:
+def rows(document: Document) -> dict[str, list[VariantChange]]:
     """Return the changes of each row of the table of *document*, by the name of its variant; none without a table.
 
     Raises `ScenarioError` for a file that is not a table, a missing column, and a name that occurs twice.
@@ -117,7 +117,7 @@ def rows(document: Document) -> dict[str, list[Change]]:
     if document.get(("table",)) is None:
         return {}
     table = validated(document, Table, ("table",))
-    found: dict[str, tuple[Row, list[Change]]] = {}
+    found: dict[str, tuple[VariantRow, list[VariantChange]]] = {}
     for row in _kept(document, table):
         name = row.named(table.name)
         if name in found:
@@ -127,7 +127,7 @@ def rows(document: Document) -> dict[str, list[Change]]:
     return {name: changes for name, (_, changes) in found.items()}
 
 
-def _changes_by_row(document: Document, table: Table, row: Row) -> Iterator[Change]:
+def _changes_by_row(document: Document, table: Table, row: VariantRow) -> Iterator[VariantChange]:
     for section, templates in (("set", table.set), ("expect", table.expect)):
         prefix = "expect." if section == "expect" else ""
         for key, template in templates.items():
@@ -136,16 +136,18 @@ def _changes_by_row(document: Document, table: Table, row: Row) -> Iterator[Chan
                 raise document.error(at, NOT_SET_FAULT, at_key=True)
             if section == "expect" and _unknown(row, template):
                 continue
-            yield Change(f"{prefix}{key}", row.filled(template), dict(_positions(document, at, template, row)))
+            yield VariantChange(f"{prefix}{key}", row.filled(template), dict(_positions(document, at, template, row)))
 
 
-def _unknown(row: Row, template: Mapping[str, Any]) -> bool:
+def _unknown(row: VariantRow, template: Mapping[str, Any]) -> bool:
     """Return whether the cell of the expected value is empty: the source does not tell it for this row."""
     columns = PLACE.findall(str(template.get("value", "")))
     return any(not row.cells[column] and column not in row.words for column in columns)
 
 
-def _positions(document: Document, at: Path, template: Any, row: Row, below: Path = ()) -> Iterator[tuple[Path, Any]]:
+def _positions(
+    document: Document, at: Path, template: Any, row: VariantRow, below: Path = ()
+) -> Iterator[tuple[Path, Any]]:
     """Yield the position of each value of a filled *template*: that of its first cell, or that of the template."""
     place = PLACE.search(template) if isinstance(template, str) else None
     yield below, row.position(place[1]) if place else document.position((*at, *below))
@@ -156,7 +158,7 @@ def _positions(document: Document, at: Path, template: Any, row: Row, below: Pat
         yield from _positions(document, at, value, row, (*below, key))
 
 
-def _kept(document: Document, table: Table) -> list[Row]:
+def _kept(document: Document, table: Table) -> list[VariantRow]:
     rows = _read(document, table)
     _check_columns(document, table, list(rows[0].cells))
     kept = [row for row in rows if all(_meets(row, column, wanted) for column, wanted in table.where.items())]
@@ -165,7 +167,7 @@ def _kept(document: Document, table: Table) -> list[Row]:
     return kept
 
 
-def _meets(row: Row, column: str, wanted: Any) -> bool:
+def _meets(row: VariantRow, column: str, wanted: Any) -> bool:
     choices = wanted if isinstance(wanted, list) else [wanted]
     return row.cells[column] in choices or read_value(row.cells[column]) in choices
 
@@ -190,7 +192,7 @@ def _places(template: Any) -> Iterator[tuple[Path, str]]:
         yield from (((key, *path), column) for path, column in _places(value))
 
 
-def _read(document: Document, table: Table) -> list[Row]:
+def _read(document: Document, table: Table) -> list[VariantRow]:
     try:
         header, *rows = [*read_rows(table.file)] or [TableRow(1, "", [])]
     except UnreadableFile as error:
@@ -202,12 +204,12 @@ def _read(document: Document, table: Table) -> list[Row]:
     return [_row(table, header.cells, row) for row in rows]
 
 
-def _row(table: Table, columns: list[str], row: TableRow) -> Row:
+def _row(table: Table, columns: list[str], row: TableRow) -> VariantRow:
     if len(row.cells) != len(columns):
         raise ScenarioError(f"{table.file}:{row.line}: has {len(row.cells)} cells for {len(columns)} columns")
     if fault := text_fault(row.text):
         raise ScenarioError(f"{table.file}:{row.line}: {fault}")
-    return Row(table.file, row.line, row.text, dict(zip(columns, row.cells, strict=True)), table.words)
+    return VariantRow(table.file, row.line, row.text, dict(zip(columns, row.cells, strict=True)), table.words)
 
 
 def documents(document: Document) -> dict[str, Document]:
@@ -225,8 +227,8 @@ def documents(document: Document) -> dict[str, Document]:
             raise document.error(("variants", name), "is the name of a row of the table too", at_key=True)
         changes[name] = row
     _check_names(document, changes)
-    plain = _plain(document)
-    return {name: _changed(document, plain, one) for name, one in changes.items()}
+    alone = plain(document)
+    return {name: _changed(document, alone, one) for name, one in changes.items()}
 
 
 def _check_names(document: Document, names: Iterable[str]) -> None:
@@ -244,7 +246,8 @@ def with_first_row(document: Document) -> Document:
     return document
 
 
-def _plain(document: Document) -> Document:
+def plain(document: Document) -> Document:
+    """Return *document* without its variants, its table, and what is expected of them."""
     data = {key: value for key, value in document.data.items() if key not in ("variants", "table")}
     if isinstance(data.get("expect"), dict):
         data["expect"] = {key: one for key, one in data["expect"].items() if not key.startswith("variants.")}
@@ -265,7 +268,7 @@ def _by_change(document: Document) -> dict[Path, dict[Path, Position]]:
 
 def _changes(
     document: Document, name: str, changes: Any, positions: Mapping[Path, Mapping[Path, Position]]
-) -> list[Change]:
+) -> list[VariantChange]:
     at: Path = ("variants", name)
     if not isinstance(changes, dict):
         raise document.error(at, f"must be a mapping (key.path: value), not {written(changes)}")
@@ -273,12 +276,12 @@ def _changes(
         if key.partition(".")[0] in NOT_SET:
             raise document.error((*at, key), NOT_SET_FAULT, at_key=True)
     return [
-        Change(key, value, {(): document.position((*at, key)), **positions.get((*at, key), {})})
+        VariantChange(key, value, {(): document.position((*at, key)), **positions.get((*at, key), {})})
         for key, value in changes.items()
     ]
 
 
-def _changed(source: Document, document: Document, changes: list[Change]) -> Document:
+def _changed(source: Document, document: Document, changes: list[VariantChange]) -> Document:
     for change in changes:
         try:
             path = split(change.key)
@@ -290,6 +293,6 @@ def _changed(source: Document, document: Document, changes: list[Change]) -> Doc
     return document
 
 
-def _message_at(source: Document, change: Change, message: str) -> str:
+def _message_at(source: Document, change: VariantChange, message: str) -> str:
     path: Path = (change.key,)
     return Document(source.data, {path: change.positions[()]}).fault(path, message, at_key=True)

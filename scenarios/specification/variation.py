@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from clustersim.simulator.engine.interface.variation import Distribution
+from clustersim.simulator.engine.variation import Distribution
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.files import read_rows
@@ -52,13 +52,17 @@ class Straggler(Section):
 
 OF_EMPIRICAL = BelongsTo("distribution", "empirical")
 
+OF_OTHERS = BelongsTo(
+    "distribution", "lognormal", "gamma", "normal", to="the other distributions; an empirical one has its own"
+)
+
 
 class DistributionSection(Section):
     """A distribution of factors on computing times, with mean 1 unless it is empirical."""
 
     distribution: Literal["lognormal", "gamma", "normal", "empirical"] = "lognormal"
     """Its form; empirical takes quantiles or a file."""
-    variation: Deviation = 0.0
+    variation: Annotated[Deviation, OF_OTHERS] = 0.0
     """Coefficient of variation; not of an empirical one."""
     quantiles: Annotated[list[tuple[float, float]], OF_EMPIRICAL] = Field(default_factory=list)
     """(probability, factor), both ascending, from 0 to 1; draws between them are interpolated."""
@@ -73,8 +77,6 @@ class DistributionSection(Section):
                     "variation", f"must be at most {MOST_NORMAL:g} of a normal distribution: times are positive"
                 )
             return self
-        if self.variation:
-            raise Fault("variation", "belongs to the other distributions; an empirical one has its own")
         if bool(self.quantiles) == bool(self.file):
             raise Fault("quantiles", "give quantiles or a file of an empirical distribution")
         _check(self.quantiles)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from clustersim.simulator.schedule.ops import CATEGORIES, Op
-from clustersim.simulator.schedule.program import Block, Program
+from clustersim.simulator.schedule.program import OpBlock, Program
 
 HOST = "host."
 """The prefix of categories in the memory of the host."""
@@ -108,16 +108,16 @@ class _Template:
         self.awaited = list(dict.fromkeys(name for op in ops if op.stream == "compute" for name in op.after))
         self.account = _Account(names, [0.0] * len(names))
         if self.plain:
-            _follow(Block(tuple(ops)), 0, {}, self.account)
+            _follow(OpBlock(tuple(ops)), 0, {}, self.account)
 
-    def frees(self, pending: Pending, block: Block) -> bool:
+    def frees(self, pending: Pending, block: OpBlock) -> bool:
         """Return whether an op of *block*, a block of this template, ends what is *pending*."""
         if not self.streams.isdisjoint(pending):
             return True
         return not {name for name, _ in pending.values()}.isdisjoint(block.names(self.awaited))
 
 
-def _follow(block: Block, begin: int, pending: Pending, account: _Account) -> None:
+def _follow(block: OpBlock, begin: int, pending: Pending, account: _Account) -> None:
     """Follow the ops of *block*, the first at place *begin*."""
     # a program may have thousands of streams, so what an op ends is looked up and not searched for
     stream_of = {name: stream for stream, (name, _) in pending.items()}

@@ -1,1 +1,1 @@
-"""The event engine: `simulate` folds equal ranks, runs one of two interpreters, and makes the timeline."""
+"""The event engine: two interpreters of a folded schedule, and what they share: input, prices, variation, outcome."""

@@ -10,11 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf, prod
-from statistics import NormalDist
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
 
 from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, Kernel
 from clustersim.simulator.hardware.matrix_products import Tiling, one_product
+from clustersim.simulator.hardware.slowest import expected_maximum
+from clustersim.simulator.reading.dataclass_keys import Key
 from clustersim.simulator.reading.errors import ClusterError
+from clustersim.simulator.reading.quantities import (
+    Amount,
+    Bandwidth,
+    Count,
+    Flag,
+    Fraction,
+    Index,
+    Number,
+    Ratio,
+    Size,
+    Time,
+    number,
+)
 
 UNALIGNED = 0.5
 """Speed of a product on tensor cores with unaligned rows, relative to aligned ones, unless the GPU's file has it.
@@ -39,99 +56,99 @@ OPERATOR_SECONDS = 8e-6
 """Host time of an eager operator of PyTorch, dispatched from Python: 5 to 10 us (the `launch` of the stack ``ddp``)."""
 
 
-GRAPHS = ("none", "layers", "step")
-"""What CUDA graphs capture: nothing, the passes of each layer over a micro-batch (Transformer Engine,
-make_graphed_callables, as Megatron-LM has it), or the whole step. A kernel within a graph costs the host nothing."""
-
-
 @dataclass(frozen=True, slots=True)
 class Software:
-    """Costs and options of a software stack.
-
-    - *launch_seconds*: host time to launch a kernel. *fused*: operators other than products that have one kernel each:
-      all, none, or those of `workloads.operators.operator_names.FUSIBLE` that are named.
-    - *softmax_group*: the fused softmax needs heads x samples to be a multiple; else each operator has a kernel.
-    - *wide_softmax*: a softmax of several operators runs in fp32.
-    - *sharpness* q of the smooth maximum of host time h and GPU time g: (h^q + g^q)^(1/q).
-    - *tensor_operators*: operators that the optimizer step launches for each parameter tensor of a rank, one by one.
-    - *tensor_seconds*: further host time of each step for each parameter tensor.
-    - *load_seconds*: host time of each step for loading data and logging.
-    - *message_operators*: operators that the host launches between the arrival of a pipeline message and the first
-      kernel that needs it: it synchronises with the GPU, so none of them is launched ahead.
-    - *exchange_seconds*: further time lost by a pipeline stage for each message for which it waits.
-    - *context_bytes*: GPU memory of a process without tensors: CUDA's context and the loaded kernels.
-    - *fragmentation*: share of the memory reserved for activations that holds none, since blocks are split.
-    - *async_tensor*: backward passes overlap tensor-parallel exchanges of gradients with independent products.
-    - *unfused_update*: the operations around an optimizer's update have kernels of their own; with *flat_update* also
-      a check of fp32 copies of fp16 gradients, and a flat copy of them.
-    - *slice_seconds*: host time for each rank's slice of each tensor, if ZeRO's third stage communicates lists of
-      tensors; 0 for flat buffers.
-    - *fp32_residual*: a transformer of 16 bits keeps its residual stream in fp32.
-    - *padded*: products with unaligned rows are padded.
-    - *cudnn_attention*: its fused attention is cuDNN's on GPUs for which cuDNN has one.
-    - *flash_forward*, *flash_backward*: speed of its fused attention relative to that of an `Accelerator`'s shares.
-    - *gather_ahead*: parameters of a sharded optimizer are gathered during the next forward pass.
-    - *fp32_gradients*: the 16-bit precisions under which gradients are accumulated and reduced in fp32.
-    - *gradient_buffers*: memory of gradient buckets beside the gradients: ``copies`` of all, ``two`` buckets, ``half``:
-      16-bit copies of fp32 ones, ``none``; ``averaged``: none, and the reduction divides, which costs nothing.
-    - *scatter_gather*: ranks that hold the same boundary between pipeline stages send one part each, and the receivers
-      gather.
-    - *accumulation*: how gradients of micro-batches are added up, one of
-      `workloads.data_parallel.gradients.ACCUMULATIONS`.
-    - *zero_gradients*: how ZeRO's stages 1 and 2 reduce gradients: ``reduce_scatter`` or ``all_reduce``.
-    - *zero_parameters*: how their ranks get updated parameters: by an ``all_gather`` of equal shards, or by a
-      ``broadcast`` of each rank's tensors.
-    - *cross_entropy*: how the loss is computed, one of `workloads.operators.loss.LOSSES`; "": by *fused*.
-    - *gather_logits*: tensor-parallel ranks gather the logits, and each computes the whole loss.
-    - *keep_gathered*: inputs gathered from the shards of a sequence are kept whole, not gathered again.
-    - *keeps_casts*: operands cast to 8 bits are kept for the backward pass, and weights cast once a step; else both are
-      cast again where they are used.
-    - *separate_gate*: the two products of SwiGLU's input are two kernels, each with exchanges of its own.
-    - *communication_sms*: SMs that kernels of communication hold through the whole step, so that products and attention
-      run on the others.
-    - *early_stop*: recomputation of a layer ends as soon as its backward pass has what it needs.
-    - *product_seconds*: further host time for each product of a grouped one, if the library launches them one by one.
-    - *graphs*: what is captured in CUDA graphs, one of `GRAPHS`: the host launches each as one.
-    """
+    """Costs and options of a software stack: the keys of its file (`dataclass_keys`)."""
 
     name: str = "ideal"
-    launch_seconds: float = 0.0
+    launch_seconds: Annotated[Time, Key("launch")] = 0.0
+    """Host time to launch a kernel, e.g. 5 us."""
     fused: bool | frozenset[str] = True
-    sharpness: float = 4.0
-    tensor_operators: int = 0
-    tensor_seconds: float = 0.0
-    load_seconds: float = 0.0
-    message_operators: int = 0
-    exchange_seconds: float = 0.0
-    context_bytes: float = 0.0
-    fragmentation: float = 0.0
-    async_tensor: bool = False
-    unfused_update: bool = False
-    flat_update: bool = False
-    slice_seconds: float = 0.0
-    flash_forward: float = 1.0
-    flash_backward: float = 1.0
-    gather_ahead: bool = False
-    softmax_group: int = 1
-    wide_softmax: bool = False
-    fp32_gradients: tuple[str, ...] = ()
-    gradient_buffers: str = "copies"
-    scatter_gather: bool = False
-    cross_entropy: str = ""
-    gather_logits: bool = False
-    keep_gathered: bool = False
-    separate_gate: bool = False
-    fp32_residual: bool = False
-    padded: bool = False
-    cudnn_attention: bool = False
-    communication_sms: int = 0
-    early_stop: bool = False
-    keeps_casts: bool = True
-    accumulation: str = "fused"
-    zero_gradients: str = "reduce_scatter"
-    zero_parameters: str = "all_gather"
-    graphs: str = "none"
-    product_seconds: float = 0.0
+    """Operators other than products that have one kernel each: all, none, or those of
+    `workloads.operators.operator_names.FUSIBLE` that are named."""
+    sharpness: Ratio = 4.0
+    """Exponent q of the smooth maximum of host time h and GPU time g, (h^q + g^q)^(1/q); by default 4."""
+    tensor_operators: Annotated[Index, Key("operators")] = 0
+    """Operators that the optimizer step launches for each parameter tensor of a rank, one by one."""
+    tensor_seconds: Annotated[Time, Key("tensor")] = 0.0
+    """Further host time of each step for each parameter tensor."""
+    load_seconds: Annotated[Time, Key("load")] = 0.0
+    """Host time of each step for loading data and logging."""
+    message_operators: Index = 0
+    """Operators that the host launches between the arrival of a message of a pipeline and the first kernel that needs
+    it: it synchronises with the GPU, so none of them is launched ahead."""
+    exchange_seconds: Annotated[Time, Key("exchange")] = 0.0
+    """Further time that a stage of a pipeline loses with each message for which it waits."""
+    context_bytes: Annotated[Amount, Key("context")] = 0.0
+    """GPU memory of a process without tensors: CUDA's context and the loaded kernels."""
+    fragmentation: Annotated[float, BeforeValidator(number(0.0, 0.9))] = 0.0
+    """Share of the memory reserved for activations that holds none, since blocks are split."""
+    async_tensor: Flag = False
+    """Backward passes overlap tensor-parallel exchanges of gradients with independent products."""
+    unfused_update: Flag = False
+    """The operations around an optimizer's update have kernels of their own."""
+    flat_update: Flag = False
+    """With unfused_update: fp32 copies of fp16 gradients are checked and copied flat too."""
+    softmax_group: Count = 1
+    """The fused softmax needs heads x samples to be a multiple of it; else each operator has a kernel."""
+    wide_softmax: Flag = False
+    """A softmax of several kernels runs in fp32."""
+    slice_seconds: Annotated[Time, Key("slice")] = 0.0
+    """Host time for each rank's slice of each tensor of a list that ZeRO-3 communicates; 0 for flat buffers."""
+    module_hooks: Index = 0
+    """Operators as long as ZeRO-3's hooks around one pass of a module, forward or backward."""
+    fetch_hooks: Index = 0
+    """The same for each parameter tensor that ZeRO-3 gathers and releases in a pass."""
+    gradient_hooks: Index = 0
+    """The same for each bucket of gradients that ZeRO-3 reduces."""
+    flash_forward: Ratio = 1.0
+    """Speed of fused attention in the forward pass, relative to the first FlashAttention."""
+    flash_backward: Ratio = 1.0
+    """The same of the backward pass."""
+    gather_ahead: Flag = False
+    """Parameters of a sharded optimizer are gathered during the next forward pass."""
+    blocking_reductions: Flag = False
+    """Nothing is computed while gradients are reduced to shards; all-reduces across groups and gathers run beside."""
+    fp32_gradients: tuple[Literal["bf16", "fp16"], ...] = ()
+    """Precisions under which gradients are accumulated and reduced in fp32."""
+    gradient_buffers: Literal["copies", "two", "half", "none", "averaged"] = "copies"
+    """Memory of gradient buckets beside the gradients: copies of all, two buckets, half (16-bit copies of fp32), none,
+    or averaged (none, and the reduction divides, which costs nothing)."""
+    scatter_gather: Flag = False
+    """Ranks that hold the same boundary between stages send one part each, and the receivers gather."""
+    cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "shifted", "with_metrics", "chunked"] = ""
+    """How the loss is computed; empty: as fused says."""
+    gather_logits: Flag = False
+    """Tensor-parallel ranks gather the logits, and each computes the whole loss."""
+    product_seconds: Annotated[Time, Key("grouped_product")] = 0.0
+    """Further host time for each product of a grouped one (an expert), if they are launched one by one."""
+    keep_gathered: Flag = False
+    """Inputs gathered from the shards of a sequence are kept whole, not gathered again."""
+    separate_gate: Flag = False
+    """The two products of SwiGLU's input are two kernels, each with exchanges of its own."""
+    fp32_residual: Flag = False
+    """A transformer of 16 bits keeps its residual stream in fp32."""
+    padded: Flag = False
+    """Products with unaligned rows are padded."""
+    padded_vocabulary: Flag = False
+    """The vocabulary is padded, so that the rows of the logits are aligned."""
+    cudnn_attention: Flag = False
+    """Fused attention is cuDNN's on GPUs for which cuDNN has one."""
+    communication_sms: Index = 0
+    """SMs that kernels of communication hold through the whole step; products and attention run on the others."""
+    early_stop: Flag = False
+    """Recomputation of a layer ends as soon as its backward pass has what it needs."""
+    keeps_casts: Flag = True
+    """Operands cast to 8 bits are kept for the backward pass, weights cast once a step; else all at each use."""
+    accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
+    """How gradients of micro-batches are added up."""
+    zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
+    """How ZeRO's stages 1 and 2 reduce gradients."""
+    zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"
+    """How ZeRO's ranks get updated parameters: equal shards (all_gather), or each rank's tensors (broadcast)."""
+    graphs: Literal["none", "layers", "step"] = "none"
+    """What CUDA graphs capture: none, the passes of each layer (layers), or the whole step. The host launches a graph
+    as one."""
 
     def host_seconds(self, kernels: Iterable[Kernel]) -> float:
         """Return the host time to launch the *kernels* of an op, without those of given duration, s."""
@@ -178,23 +195,7 @@ def _captured(kernel: Kernel) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A GPU, or the processor of a host.
-
-    *peak_flops*: dense FLOP/s by precision, or one number for all; *memory_bandwidth* in bytes/s and *memory_bytes*;
-    *sms* (0: products are not quantised); *matmul_efficiency* and *memory_efficiency*: share of the peak that the best
-    kernels reach in a step, under the power limit; *burst*: speed of a product alone, before the power limit lowers the
-    clock, over that in a step; *low_precision_efficiency*: the share of products in 8 and 4 bits (None: as other
-    products); *k_half*, *tile_side*, *split_latency*, *product_latency*, *overlap*: the `Tiling` of products;
-    *fp32_efficiency*,
-    *fp32_k_half*: the same of products in fp32, and *convolution_efficiency*, *convolution_k_half* of convolutions in
-    fp32, if tensor cores do not take part in them (None: as other products); *unaligned_efficiency*: speed of products
-    on tensor cores with rows that are not aligned, relative to aligned ones; *attention_efficiency*: share
-    of the peak that the products of fused attention reach, softmax included, *attention_backward* in the backward pass;
-    *cudnn_attention_efficiency*, *cudnn_attention_backward*: the same of the products alone, of kernels made for this
-    GPU, where there are some; each score takes one of *exponentials* a second and SM beside (0: these are free);
-    *spread*:
-    coefficient of variation of the speed of products among GPUs of this type; *power* in W;
-    *transposes*: products of 8 bits take operands in one layout only, so that operands are written transposed too.
+    """A GPU, or the processor of a host: the keys of its catalogue file (`dataclass_keys`).
 
     >>> Accelerator(peak_flops=1).seconds([Kernel(flops=3)])
     3.0
@@ -202,31 +203,52 @@ class Accelerator:
 
     name: str = "unit"
     peak_flops: float | Mapping[str, float] = 1.0
-    memory_bandwidth: float = inf
-    memory_bytes: float = inf
+    """Dense FLOP/s by precision, or one number for all."""
+    memory_bandwidth: Bandwidth = inf
+    """bytes/s."""
+    memory_bytes: Annotated[Size, Key("memory")] = inf
     sms: int = 0
-    matmul_efficiency: float = 1.0
-    low_precision_efficiency: float | None = None
-    burst: float = 1.0
-    memory_efficiency: float = 1.0
-    k_half: float = 0.0
-    tile_side: float = 0.0
-    split_latency: float = 0.0
-    product_latency: float = 0.0
-    overlap: float = inf
-    fp32_efficiency: float | None = None
-    fp32_k_half: float | None = None
-    convolution_efficiency: float | None = None
-    convolution_k_half: float | None = None
-    unaligned_efficiency: float = UNALIGNED
-    attention_efficiency: float = 1.0
-    attention_backward: float = 1.0
-    cudnn_attention_efficiency: float | None = None
-    cudnn_attention_backward: float | None = None
-    exponentials: float = 0.0
-    spread: float = 0.0
+    """Multiprocessors; 0: products are not quantised."""
+    matmul_efficiency: Fraction = 1.0
+    """Share of the peak that the best products reach in a step, under the power limit."""
+    low_precision_efficiency: Fraction | None = None
+    """The same of products in 8 and 4 bits; None: as other products."""
+    burst: Number = 1.0
+    """Speed of a product alone, before the power limit lowers the clock, over that in a step."""
+    memory_efficiency: Fraction = 1.0
+    """Share of the memory's bandwidth that the best kernels reach."""
+    k_half: Number = 0.0
+    """The `Tiling` of products, as the next four."""
+    tile_side: Number = 0.0
+    split_latency: Time = 0.0
+    product_latency: Time = 0.0
+    overlap: Number = inf
+    fp32_efficiency: Fraction | None = None
+    """As *matmul_efficiency* of products in fp32, if tensor cores do not take part in them; None: as other products."""
+    fp32_k_half: Number | None = None
+    """The same."""
+    convolution_efficiency: Fraction | None = None
+    """The same of convolutions in fp32."""
+    convolution_k_half: Number | None = None
+    """The same."""
+    unaligned_efficiency: Fraction = UNALIGNED
+    """Speed of products on tensor cores with rows that are not aligned, relative to aligned ones."""
+    attention_efficiency: Fraction = 1.0
+    """Share of the peak that the products of fused attention reach, softmax included."""
+    attention_backward: Fraction = 1.0
+    """The same in the backward pass."""
+    cudnn_attention_efficiency: Fraction | None = None
+    """The same of the products alone, of kernels made for this GPU; None: there are none."""
+    cudnn_attention_backward: Fraction | None = None
+    """The same in the backward pass."""
+    exponentials: Number = 0.0
+    """Exponentials a second and SM, of which each score of those kernels takes one beside; 0: they are free."""
+    spread: Number = 0.0
+    """Coefficient of variation of the speed of products among GPUs of this type."""
     power: float = 0.0
-    transposes: bool = True
+    """W; 0: not stated."""
+    transposes: Flag = True
+    """Products of 8 bits take operands in one layout only, so that operands are written transposed too."""
     _prices: dict[tuple[object, ...], tuple[float, float]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -260,18 +282,18 @@ class Accelerator:
         host = software.host_seconds(kernels)
         return smooth_maximum(gpu, host, software.sharpness) + given
 
-    def slowest_of(self, count: int) -> Accelerator:
-        """Return the expected slowest of *count* GPUs, for which synchronous ranks wait.
+    def slowest_of(self, count: float, now: float = 1) -> Accelerator:
+        """Return the expected slowest of *count* GPUs, for which synchronous ranks wait; *now* it is that of so many.
 
         GPUs at one power limit run products at different clocks; memory has one clock (Sinha et al. 2022, "Not
-        All GPUs Are Created Equal", arXiv:2208.11035). The expected maximum of normal variables is Blom's (1958).
+        All GPUs Are Created Equal", arXiv:2208.11035).
 
         >>> Accelerator(matmul_efficiency=0.8, spread=0.02).slowest_of(64).matmul_efficiency
         0.764...
         """
-        if not self.spread or count == 1:
+        if not self.spread or count == now:
             return self
-        slowdown = 1.0 + self.spread * NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+        slowdown = (1.0 + self.spread * expected_maximum(count)) / (1.0 + self.spread * expected_maximum(now))
         shares: dict[str, float] = {name: share for name in OF_CLOCKS if (share := getattr(self, name)) is not None}
         return replace(self, **{name: share / slowdown for name, share in shares.items()})  # type: ignore[arg-type]
 

@@ -41,7 +41,15 @@ attribute `chooses`.
 LINK_DEPENDENT = ("graph", "regularity", "_link_classes")
 """Cached attributes of a cluster that depend on the properties of its links."""
 
-DEVICE_DEPENDENT = ("devices", "gpus", "hosts", "_device_vertices", "_number_of", "_accelerator_places", "_hosts_of")
+DEVICE_DEPENDENT = (
+    "devices",
+    "gpus",
+    "hosts",
+    "_device_vertices",
+    "_numbers_of_vertices",
+    "_accelerator_places",
+    "_hosts_of",
+)
 """Cached attributes of a cluster that depend on which devices it has."""
 
 
@@ -138,21 +146,29 @@ class Cluster:
         return np.concatenate([self.vertices.of_kind("gpu"), self.vertices.of_kind("host")])
 
     @cached_property
-    def _number_of(self) -> Mapping[str, int]:
-        """The number of each device in `devices`."""
-        return {device: number for number, device in enumerate(self.devices)}
+    def _numbers_of_vertices(self) -> Indices:
+        """By vertex its number in `devices`; `NONE` for vertices that are no device."""
+        numbers = np.full(len(self.vertices) + 1, NONE)
+        numbers[self._device_vertices] = np.arange(len(self._device_vertices))
+        return numbers
+
+    def _number_of(self, device: str) -> int:
+        """The number of *device* in `devices`. Raises `KeyError` if it is not among them."""
+        vertex = self.vertices.names.find(device)
+        number = NONE if vertex is None else int(self._numbers_of_vertices[vertex])
+        if number == NONE:
+            raise KeyError(device)
+        return number
 
     def numbers(self, devices: Sequence[str]) -> Indices:
         """Return the numbers of *devices* in `Cluster.devices`."""
-        if tuple(devices) == self.devices[: len(devices)]:
-            return np.arange(len(devices))
-        return np.fromiter(map(self._number_of.__getitem__, devices), np.int64, len(devices))
+        first = self._number_of(devices[0]) if devices else 0
+        if tuple(devices) == self.devices[first : first + len(devices)]:
+            return np.arange(first, first + len(devices))
+        return np.fromiter(map(self._number_of, devices), np.int64, len(devices))
 
     def vertex(self, name: str) -> int:
         """Return the number of the vertex *name*. Raises `ClusterError` if there is none."""
-        number = self._number_of.get(name)
-        if number is not None:
-            return int(self._device_vertices[number])
         found = self.vertices.names.find(name)
         if found is None:
             raise ClusterError(f'{self.name} has no vertex "{name}"')
@@ -160,7 +176,7 @@ class Cluster:
 
     def accelerator(self, device: str) -> Accelerator:
         """Return the accelerator of *device*, a GPU or a host."""
-        return self._accelerators[int(self._accelerator_places[self._number_of[device]])]
+        return self._accelerators[int(self._accelerator_places[self._number_of(device)])]
 
     def accelerators(self, devices: Sequence[str]) -> tuple[Sequence[Accelerator], Indices]:
         """Return distinct accelerators, and for each of *devices*, GPUs or hosts, the place of its own among them."""
@@ -214,7 +230,7 @@ class Cluster:
 
     def first_of_nodes(self, devices: Sequence[str]) -> list[str]:
         """Return the first of *devices* in each server."""
-        _, first = np.unique(self._servers(devices), return_index=True)
+        _, first = np.unique(self.servers(self.numbers(devices)), return_index=True)
         return [devices[place] for place in np.sort(first).tolist()]
 
     def host_of(self, gpu: str) -> str:
@@ -244,16 +260,19 @@ class Cluster:
         """
         if not self.hosts:
             return inf
-        servers, which = np.unique(self._servers(self.hosts), return_inverse=True)
+        servers, which = np.unique(self.servers(self.numbers(self.hosts)), return_inverse=True)
         accelerators, places = self.accelerators(self.hosts)
         memory = np.bincount(which, np.array([one.memory_bytes for one in accelerators])[places], len(servers))
-        theirs = distinct(self._servers(devices))
+        theirs = distinct(self.servers(self.numbers(devices)))
         least: float = memory[np.isin(servers, theirs)].min(initial=inf)
         return least
 
-    def _servers(self, devices: Sequence[str]) -> Indices:
-        """The number of the server of each of *devices*. A device without a server is a server of its own."""
-        vertex = self._device_vertices[self.numbers(devices)]
+    def servers(self, numbers: Indices) -> Indices:
+        """Return the server of each of the devices with these *numbers*, as a number.
+
+        A device without a server is a server of its own.
+        """
+        vertex = self._device_vertices[numbers]
         return np.where(self.vertices.node[vertex] == NONE, NONE - 1 - vertex, self.vertices.node[vertex])
 
     def drive_of(self, device: str) -> str:

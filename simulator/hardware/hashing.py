@@ -16,10 +16,10 @@ IN_CACHE = 8192
 """Hashes that are computed together: two arrays of 64 KiB fit the second-level cache, so memory is read once."""
 
 
-class Table(Generic[T]):
+class Numbering(Generic[T]):
     """Distinct values, numbered from 0 in the order of their first use.
 
-    >>> table = Table("ab")
+    >>> table = Numbering("ab")
     >>> table.number("c"), table.number("a"), table.values
     (2, 0, ('a', 'b', 'c'))
     """

@@ -41,8 +41,9 @@ Background User's Guide", section "Tensor Core Requirements": multiples of 16 by
 BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}
 """Bytes of one element by precision."""
 
-OPERAND_BYTES: dict[str, float] = {**BYTES, "fp8": 1, "mxfp8": 1, "nvfp4": 0.5}
+OPERAND_BYTES: dict[str, float] = {**BYTES, "fp8": 1, "int8": 1, "mxfp8": 1, "nvfp4": 0.5}
 """Bytes of one element of an operand of a product. ``fp8`` has one scale for a tensor or for a large block of it,
+``int8`` one for a row,
 ``mxfp8`` one for each 32 elements (Open Compute Project, "Microscaling Formats", version 1.0), ``nvfp4`` one for 16."""
 
 

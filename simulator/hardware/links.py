@@ -14,7 +14,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.simulator.hardware.hashing import Indices, Table, counted
+from clustersim.simulator.hardware.hashing import Indices, Numbering, counted
 
 Floats = NDArray[np.float64]
 
@@ -116,13 +116,13 @@ class Links(Sequence[Link]):
 
     def mapped(self, change: Callable[[Link], Link]) -> Links:
         """Return the links with every link replaced by *change* of it."""
-        table: Table[Link] = Table()
+        table: Numbering[Link] = Numbering()
         places = np.array([table.number(change(link)) for link in self.distinct], np.int64)
         return Links(table.values, places[self.which])
 
     def replaced(self, changes: Mapping[int, Link]) -> Links:
         """Return the links with some replaced, by number."""
-        table, which = Table(self.distinct), self.which.copy()
+        table, which = Numbering(self.distinct), self.which.copy()
         for number, link in changes.items():
             which[number] = table.number(link)
         return Links(table.values, which)

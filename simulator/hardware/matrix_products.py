@@ -4,7 +4,7 @@ A product is divided into tiles, which the streaming multiprocessors (SMs) compu
 full costs as much as a full one (NVIDIA, "Matrix Multiplication Background User's Guide"). A tile loads its operands
 again for each step along k, so that small tiles are bound by these loads; before its first step and after its last it
 costs as much as some more steps. A library takes the fastest tile. One function serves the simulator, which prices one
-product at a time, and the fit to measured products (`scenarios.fitting.products`), which prices thousands.
+product at a time, and the fit to measured products (`scenarios.accuracy.products`), which prices thousands.
 """
 
 from __future__ import annotations

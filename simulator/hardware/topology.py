@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from clustersim.simulator.hardware.accelerator import Accelerator
-from clustersim.simulator.hardware.hashing import Indices, T, Table, counted
+from clustersim.simulator.hardware.hashing import Indices, Numbering, T, counted
 from clustersim.simulator.hardware.links import Link, Links
 from clustersim.simulator.reading.errors import ClusterError
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 NONE = -1
 """Stands for a missing number."""
+
+LONGEST_NUMBER = 18
+"""Digits of the largest number of a vertex: those that every int64 has."""
 
 
 class VertexNames(Sequence[str]):
@@ -84,7 +87,7 @@ class Numbered(VertexNames):
 
     def __init__(self, kinds: Sequence[str], kind: Indices, number: Indices) -> None:
         self._kinds, self._kind, self._number = tuple(kinds), kind, number
-        self._vertices: dict[str, dict[str, int]] = {}
+        self._vertices: dict[str, Indices] = {}
 
     def __len__(self) -> int:
         return len(self._kind)
@@ -111,14 +114,20 @@ class Numbered(VertexNames):
     def find(self, name: str) -> int | None:
         """Return the number of the vertex *name*; None if there is none."""
         kind, _, number = name.rpartition(" ")
-        return self._of_kind(kind).get(number) if kind in self._kinds else None
+        plain = number.isdecimal() and number.isascii() and len(number) <= LONGEST_NUMBER
+        if kind not in self._kinds or not plain or str(int(number)) != number:
+            return None
+        vertices, wanted = self._of_kind(kind), int(number)
+        place = min(wanted, len(vertices) - 1)
+        if place < 0 or self._number[vertices[place]] != wanted:
+            found = np.flatnonzero(self._number[vertices] == wanted)
+            return int(vertices[found[-1]]) if len(found) else None
+        return int(vertices[place])
 
-    def _of_kind(self, kind: str) -> Mapping[str, int]:
-        """The vertices of *kind* by their number within it, as text."""
+    def _of_kind(self, kind: str) -> Indices:
+        """The vertices of *kind*, mostly in order of their numbers within it."""
         if kind not in self._vertices:
-            found = np.flatnonzero(self._kind == self._kinds.index(kind))
-            numbers = map(str, self._number[found].tolist())
-            self._vertices[kind] = dict(zip(numbers, found.tolist(), strict=True))
+            self._vertices[kind] = np.flatnonzero(self._kind == self._kinds.index(kind))
         return self._vertices[kind]
 
 
@@ -312,6 +321,6 @@ def search_route(graph: nx.DiGraph[str], gpus: Sequence[str], source: str, targe
 
 def _numbered(values: Iterable[T | None]) -> tuple[tuple[T, ...], Indices]:
     """The distinct *values* and the place of each; `NONE` for None."""
-    table: Table[T] = Table()
+    table: Numbering[T] = Numbering()
     numbers = [NONE if value is None else table.number(value) for value in values]
     return table.values, np.array(numbers, np.int64)

@@ -1,1 +1,1 @@
-"""The network: collective algorithms, communication libraries, and the transfers that they plan."""
+"""The network: algorithms on the links of a cluster, communication libraries, and the transfers that they plan."""

@@ -10,6 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
+from typing import TypeVar
+
+from clustersim.simulator.hardware.hashing import Indices
+
+Number = TypeVar("Number", int, Indices)
 
 Transfer = tuple[int, int]
 """(sender, receiver), positions in the group."""
@@ -96,8 +101,8 @@ class Step:
         """Whether switches copy or add what transfer number *transfer* carries."""
         return self.in_switch if isinstance(self.in_switch, bool) else self.in_switch[transfer]
 
-    def lane(self, transfer: int) -> int:
-        """Return the number of the lane of transfer number *transfer*."""
+    def lane(self, transfer: Number) -> Number:
+        """Return the number of the lane of transfer number *transfer*, or of each of several."""
         return transfer // max(1, len(self.transfers) // self.lanes)
 
     def passes(self) -> list[Step]:
@@ -172,5 +177,7 @@ class Step:
     def _chain(self, alphas: Sequence[float], begin: int, end: int) -> float:
         arrival: dict[int, float] = {}
         for (sender, receiver), alpha in zip(self.transfers[begin:end], alphas[begin:end], strict=True):
-            arrival[receiver] = max(arrival.get(receiver, 0.0), arrival.get(sender, 0.0) + alpha)
+            here = arrival.get(sender, 0.0) + alpha
+            if here > arrival.get(receiver, 0.0):
+                arrival[receiver] = here
         return max(arrival.values(), default=0.0)

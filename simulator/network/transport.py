@@ -97,21 +97,28 @@ class Transport:
     *issue_channel*: host time to launch a collective on one GPU, and for each of its channels; it counts where one
     process drives several GPUs. *base_latency*: (algorithm, protocol) -> once for each collective. *start_latency*:
     (kind of link in a server, algorithm, protocol) -> the same where measured for GPUs with such links. *hop_latency*:
-    (link class, or kind of link in a server, algorithm, protocol) -> for each message. *reporting*: kind of NIC -> the
-    latency that it reports to the library, 0: that of its links; it adds to a hop, twice by Simple, which flushes.
-    *wired*: link classes whose figures include the latency of the wire. *overlapped_latency*: whether the slowest hop
-    of a ring overlaps latencies; else they always add. *intra_node_penalty*: protocol -> factor on hops inside a server
+    (link class, or kind of link in a server, algorithm, protocol) -> for each message. *newer_links*: kinds of link
+    whose entries there are of newer releases and do not count. *wired*: link classes whose figures include the latency
+    of the wire. *overlapped_latency*: whether the slowest hop of a ring overlaps latencies; else they always add.
+    *intra_node_penalty*: protocol -> factor on hops inside a server
     while other hops go between servers. *large_message_factor*: (algorithm, protocol) -> factor on the latency of an
     all-reduce across servers from *large_message_bytes* per rank.
+
+    NICs that report a latency. *reporting*: kind of NIC -> what it reports to the library, 0: the latency of its links;
+    it adds to a hop, by Simple *trips* times (2 where it has none: once more for the flush). *larger_chunks*:
+    (algorithm, protocol) -> factor on chunks that pass such a NIC. *net_overhead*: (vendor of the host's processor,
+    protocol) -> s in which a rank's proxy posts the sending or the receipt of a chunk.
 
     Chunks of chains and trees. *fills*: whether the time to fill a pipeline with chunks counts. *chunk_bytes*:
     (algorithm, protocol) -> bytes that a channel passes on at once, then what they are halved to while a channel has
     fewer chunks for each hop of its depth than *chunks_for_depth*. Without an entry the algorithm cuts the chunks.
     *net_chunk_bytes*, *net_chunks_for_depth*: the same for a hop between servers, where it differs.
+    *more_channels*: (kind of link in a server, algorithm, protocol) -> factor on the chunks of all channels together,
+    where GPUs with such links open more channels.
     *round_bytes*: (algorithm, protocol) -> bytes that a channel of a ring passes around before it begins with more.
     *copies*: (algorithm, protocol) -> passes between the user's and the library's buffers, which fill the pipeline like
-    hops. *round_latency*: the same -> seconds for each round of chunks. *own_rate*: the same -> bytes/s at which all
-    channels copy the block that a rank of an all-to-all sends to itself; 0: as fast as memory, at no cost.
+    hops. *round_latency*: the same -> seconds for a chunk of each lane in each round. *own_rate*: the same -> bytes/s
+    at which all channels copy the block that a rank of an all-to-all sends to itself; 0: as fast as memory, at no cost.
 
     TCP, on links that carry it. *tcp_share*: share of the bandwidth that is payload; 0: as *efficiency* says.
     *tcp_latency*: s for each message between servers beside the others. *tcp_threads*, *tcp_sockets*: threads of a rank
@@ -126,7 +133,8 @@ class Transport:
     Bandwidth of data. *shares*: (algorithm, protocol, across servers) -> share of the link bandwidth that carries data.
     *gather_shares*: (algorithm, protocol) -> the same for `GATHERS` within a server. *single_gpu_shares*: (algorithm,
     protocol) -> the same on servers with fewer than two ranks, where one GPU sends and receives through its NIC.
-    *ceilings*: (algorithm, protocol, where) -> bytes/s of data, all channels of a rank.
+    *ceilings*: (algorithm, protocol, where) -> bytes/s of data, all channels of a rank; those of an algorithm by the
+    kind of NVLink also hold across servers, whose rings and trees pass the same links.
     *ring_ceilings*: (algorithm, protocol, kind of NVLink) -> the same for each ring, in one server, two, and more.
     *corrections*: (algorithm, protocol) -> factors on that for vectors of 64 B, 128 B ... *slices*: algorithm -> parts
     of a chunk that a channel passes on one after the other. Where channels are the limit, the rounds take longer by the
@@ -150,7 +158,11 @@ class Transport:
     base_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
     start_latency: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     hop_latency: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    newer_links: frozenset[str] = frozenset()
     reporting: Mapping[str, float] = field(default_factory=dict)
+    trips: Mapping[str, int] = field(default_factory=dict)
+    larger_chunks: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    net_overhead: Mapping[tuple[str, str], float] = field(default_factory=dict)
     wired: frozenset[str] = frozenset({NVLINK, PCI})
     overlapped_latency: bool = False
     fills: bool = True
@@ -160,6 +172,7 @@ class Transport:
     own_rate: Mapping[tuple[str, str], float] = field(default_factory=dict)
     chunk_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     chunks_for_depth: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
+    more_channels: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     net_chunk_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     net_chunks_for_depth: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     intra_node_penalty: Mapping[str, float] = field(default_factory=dict)
@@ -245,7 +258,9 @@ class Transport:
         """
         table = self.base_latency
         known = table.get((algorithm, protocol), table.get(("ring", protocol), 0.0))
-        return self.launch + self.handover + self.start_latency.get((link, algorithm, protocol), known)
+        if link not in self.newer_links:
+            known = self.start_latency.get((link, algorithm, protocol), known)
+        return self.launch + self.handover + known
 
     def message(self, wire: float, hop: str, algorithm: str, protocol: str, group: GroupProperties) -> float:
         """Return the seconds of latency of one message over links of latency *wire* (s).
@@ -253,12 +268,14 @@ class Transport:
         The wire adds to the library's figure unless that figure includes it.
         """
         table = self.hop_latency
-        measured = table.get((group.link, algorithm, protocol)) if hop == group.inside else None
+        of_link = hop == group.inside and group.link not in self.newer_links
+        measured = table.get((group.link, algorithm, protocol)) if of_link else None
         if measured is not None:
             return measured
         added = table.get((hop, algorithm, protocol), table.get((hop, "ring", protocol), 0.0))
         if hop == NET and group.nic in self.reporting:
-            return added + (self.reporting[group.nic] or wire) * (2 if protocol == "Simple" else 1)
+            trips = self.trips.get(group.nic, 2) if protocol == "Simple" else 1
+            return added + (self.reporting[group.nic] or wire) * trips
         if hop == NET and group.tcp:
             wire, added = 0.0 if self.blind else wire, added + self.tcp_latency
         if hop != NET and group.servers > 1:
@@ -315,10 +332,21 @@ class Transport:
         """
         return rounds / (rounds + 1 / self.slices[algorithm]) if rounds and algorithm in self.slices else 1.0
 
-    def chunk(self, algorithm: str, protocol: str, nbytes: float, depth: float, *, net: bool = False) -> float:
+    def chunk(
+        self,
+        algorithm: str,
+        protocol: str,
+        nbytes: float,
+        depth: float,
+        *,
+        net: bool = False,
+        nic: str = "",
+        link: str = "",
+    ) -> float:
         """Return the bytes of a chunk of a channel with *nbytes* in a pipeline of *depth* hops.
 
-        *net*: on a hop between servers, for which *depth* is `GroupProperties.tree_steps`.
+        *net*: on a hop between servers, for which *depth* is `GroupProperties.tree_steps`. *nic*: kind of NIC that the
+        pipeline passes; *link*: kind of the links inside a server.
 
         >>> key = "tree", "Simple"
         >>> library = Transport("x", chunk_bytes={key: (512e3, 128e3, 32e3)}, chunks_for_depth={key: (8, 1)})
@@ -329,11 +357,18 @@ class Transport:
         sizes, factors = self.chunk_bytes, self.chunks_for_depth
         if net:
             sizes, factors = self.net_chunk_bytes, self.net_chunks_for_depth
-        chunk, *smaller = sizes[key]
+        wider = 1.0 if net else self.more_channels.get((link, *key), 1.0)
+        chunk, *smaller = [wider * size for size in sizes[key]]
+        if nic in self.reporting:
+            chunk *= self.larger_chunks.get(key, 1.0)
         for least, factor in zip(smaller, factors.get(key, ()), strict=False):
             while nbytes < factor * depth * chunk and chunk > least:
                 chunk /= 2
         return min(chunk, nbytes)
+
+    def post_seconds(self, protocol: str, group: GroupProperties) -> float:
+        """Return the seconds of posting the sending or the receipt of a chunk; 0 where NICs report no latency."""
+        return self.net_overhead.get((group.vendor, protocol), 0.0) if group.nic in self.reporting else 0.0
 
     def host_seconds(self, ranks: int, channels: float) -> float:
         """Return the seconds in which one process launches a collective of *channels* on *ranks* GPUs in turn."""
@@ -350,6 +385,7 @@ class Transport:
         where = group.link if group.servers == 1 else f"{group.vendor} {2 if group.servers == 2 else 4}"
         limit = min(self.limits.get(place, inf) for place in (where, "any"))
         keys = [(name, protocol, place) for name in (algorithm, "any") for place in (where, "any")]
+        keys.append((algorithm, protocol, group.link))
         most = min(limit * self.share(kind, algorithm, protocol, group), *(self.ceilings.get(key, inf) for key in keys))
         of_a_ring = self.ring_ceilings.get((algorithm, protocol, group.link), (inf,))
         return min(most, group.rings * of_a_ring[min(group.servers, len(of_a_ring)) - 1])

@@ -31,7 +31,7 @@ class UnknownName(SimulatorError):  # noqa: N818 - it names the fault
 
 def names(package: str) -> list[str]:
     """Return the names in *package* (a dotted path): its files, sorted, without those that begin with ``_``."""
-    return sorted({path.stem for path in files(package)})
+    return sorted({file.rpartition(".")[0] for _, file in _named(package)})
 
 
 def function(package: str, name: str) -> Callable[..., Any]:
@@ -99,9 +99,11 @@ def find(package: str, name: str) -> Any:
     if is_path(name) and Path(name).is_file():
         return Path(name)
     home, _, stem = name.rpartition(".")
-    for path in files(home or package):
-        if path.stem == stem:
-            return path if path.suffix == ".yaml" else module(f"{home or package}.{stem}")
+    for folder, file in _named(home or package):
+        if file == f"{stem}.py":
+            return module(f"{home or package}.{stem}")
+        if file == f"{stem}.yaml":
+            return Path(folder) / file
     raise UnknownName(name, nearest(name, names(package)))
 
 
@@ -141,6 +143,11 @@ def told(names: list[str]) -> str:
 
 def files(package: str) -> list[Path]:
     """Return the paths of the files of *package*, sorted, without those that begin with ``_``."""
+    return sorted(Path(folder) / file for folder, file in _named(package))
+
+
+def _named(package: str) -> list[tuple[str, str]]:
+    """Return (folder, name) of each of the `files` of *package*, sorted. They are listed each time: one may be new."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -148,8 +155,8 @@ def files(package: str) -> list[Path]:
     if spec is None or spec.submodule_search_locations is None:
         return []
     return sorted(
-        path
+        (folder, path.name)
         for folder in spec.submodule_search_locations
         for path in Path(folder).iterdir()
-        if path.suffix in (".py", ".yaml") and not path.stem.startswith("_")
+        if path.name.endswith((".py", ".yaml")) and not path.name.startswith("_")
     )

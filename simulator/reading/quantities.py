@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection
 from decimal import Decimal
 from functools import cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from clustersim.simulator.reading.dataclass_keys import declare
 from clustersim.simulator.reading.plain_text import short, written
 from clustersim.simulator.reading.units import EXAMPLES, UNITS, parse, show
 from clustersim.simulator.reading.validation import Fault, listed
@@ -68,11 +69,22 @@ def _is_default(section: Section, name: str) -> bool:
 
 
 class Section(BaseModel):
-    """A mapping of a scenario or catalogue file: unknown keys are faults, and values stay as they were read."""
+    """A mapping of a scenario or catalogue file: unknown keys are faults, and values stay as they were read.
+
+    A subclass *of* a dataclass has a key for each of its fields, but those *without* (`dataclass_keys`).
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, populate_by_name=True, protected_namespaces=(), defer_build=True
     )
+    dataclass: ClassVar[type | None] = None
+    """Whose fields are keys."""
+
+    def __init_subclass__(cls, of: type | None = None, without: Collection[str] = (), **config: Any) -> None:
+        super().__init_subclass__(**config)
+        if of is not None:
+            cls.dataclass = of
+            declare(cls, of, without)
 
     @model_validator(mode="after")
     def _keys_belong(self) -> Self:

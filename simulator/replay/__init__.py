@@ -1,1 +1,1 @@
-"""Validation of schedules on real devices: replay, measurement, and a real network on one machine."""
+"""Schedules on real devices: replay on torch.distributed, a network of namespaces, measurements and fits of them."""

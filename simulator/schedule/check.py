@@ -20,7 +20,7 @@ from clustersim.simulator.schedule.matching import Integers, Matching, request_o
 from clustersim.simulator.schedule.mesh import NOWHERE, Axis
 from clustersim.simulator.schedule.ops import COLLECTIVES, Collective, Compute, Delay, Op, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import Action
-from clustersim.simulator.schedule.program import Block, Program
+from clustersim.simulator.schedule.program import OpBlock, Program
 from clustersim.simulator.schedule.schedule import Schedule
 
 _Rows = npt.NDArray[np.float64]
@@ -129,7 +129,7 @@ def _check_order(program: Program, placed: Sequence[tuple[int, tuple[Action, str
                 raise program.violation(index, f"{action.phase} precedes {before} of the same micro-batch")
 
 
-def _place(block: Block, op: Op) -> tuple[Action, str | None] | None:
+def _place(block: OpBlock, op: Op) -> tuple[Action, str | None] | None:
     """The action and the layer of *op* of *block*; None unless it is a computation of a micro-batch."""
     if not isinstance(op, Compute) or op.action is None or op.action.phase == "O":
         return None
@@ -173,7 +173,7 @@ def _check_held(program: Program) -> None:
 
 def _check_ops(schedule: Schedule, number: int, program: Program) -> None:
     """Raise unless the axis, coordinates, seconds, priority and server of each op are valid."""
-    ranks = schedule.ranks_of(number)
+    ranks = np.flatnonzero(schedule.program_numbers == number)
     places: dict[str, tuple[int | None, int]] = {}
     for ops, _ in program.templates():
         for place, op in enumerate(ops):
@@ -194,7 +194,7 @@ def _wrong_value(op: Op) -> str:
     return ""
 
 
-def _wrong_axis(schedule: Schedule, op: Op, ranks: Sequence[int], places: dict[str, tuple[int | None, int]]) -> str:
+def _wrong_axis(schedule: Schedule, op: Op, ranks: Integers, places: dict[str, tuple[int | None, int]]) -> str:
     """What is wrong with the axis or a coordinate of *op*; empty if nothing. *places*: by axis, as `_places` has it."""
     if isinstance(op, Collective) and op.kind not in COLLECTIVES:
         return f"{op.kind} is not a collective; there are {', '.join(COLLECTIVES)}"
@@ -213,12 +213,13 @@ def _wrong_axis(schedule: Schedule, op: Op, ranks: Sequence[int], places: dict[s
     return ""
 
 
-def _places(axis: Axis, ranks: Sequence[int]) -> tuple[int | None, int]:
+def _places(axis: Axis, ranks: Integers) -> tuple[int | None, int]:
     """The first of *ranks* that is not on *axis*, None if all are; and the size of the smallest of their groups."""
-    numbers = axis.places(max(ranks, default=-1) + 1)[0, list(ranks)]
+    numbers = axis.places(int(ranks.max(initial=-1)) + 1)[0, ranks]
     nowhere = numbers == NOWHERE
-    missing = ranks[int(nowhere.argmax())] if nowhere.any() else None
-    return missing, int(min(axis.lengths[numbers[~nowhere]], default=0))
+    missing = int(ranks[nowhere.argmax()]) if nowhere.any() else None
+    lengths = axis.lengths[numbers[~nowhere]]
+    return missing, int(lengths.min()) if len(lengths) else 0
 
 
 def check_partners(schedule: Schedule) -> None:

@@ -136,8 +136,10 @@ class OpsByName:
     @cached_property
     def _materialised(self) -> dict[str, tuple[str, int]]:
         """By name without placeholder: the stream of the op and its index."""
-        return {
-            block.name(op.name): (op.stream, int(self.ops.starts[number]) + place)
-            for number, block in enumerate(self.ops.blocks)
-            for place, op in enumerate(block.ops)
-        }
+        own = [[op.name for op in ops] for ops in self.ops.templates]
+        streams = [[op.stream for op in ops] for ops in self.ops.templates]
+        found: dict[str, tuple[str, int]] = {}
+        for number, (start, which) in enumerate(zip(self.ops.starts.tolist(), self.ops.which.tolist(), strict=False)):
+            names = self.ops.block(number).names(own[which])
+            found.update(zip(names, zip(streams[which], range(start, start + len(names)), strict=True), strict=True))
+        return found

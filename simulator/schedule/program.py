@@ -7,7 +7,7 @@ A pass changes each template once, so its cost does not grow with the number of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -27,7 +27,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class OpBlock:
     """A template, *ops* in order, and the *micro_batch* that replaces its placeholders; None where it has none.
 
     Blocks with equal content share one tuple of ops.
@@ -57,10 +57,10 @@ class Block:
         """The action *action* of the template, with the placeholder replaced."""
         return Action(action.phase, action.stage, self.micro_batch) if action.micro_batch == PLACEHOLDER else action
 
-    def materialise(self) -> Block:
+    def materialise(self) -> OpBlock:
         """The same block without placeholders."""
         ops = tuple(map(self.fill_in, self.ops))
-        return Block(ops, self.micro_batch)
+        return OpBlock(ops, self.micro_batch)
 
 
 class TemplatedOps(Sequence[Op]):
@@ -70,7 +70,7 @@ class TemplatedOps(Sequence[Op]):
     *micro_batches*, `PLACEHOLDER` where the block has none; *starts*, the index of its first op, then the op count.
     """
 
-    def __init__(self, blocks: Iterable[Block]) -> None:
+    def __init__(self, blocks: Iterable[OpBlock]) -> None:
         blocks = list(blocks)
         first = {id(block.ops): block.ops for block in blocks}
         number = {template: place for place, template in enumerate(first)}
@@ -99,6 +99,7 @@ class TemplatedOps(Sequence[Op]):
 
     def _keep(self, templates: tuple[tuple[Op, ...], ...], which: Numbers, micro_batches: Numbers) -> None:
         self.templates, self.which, self.micro_batches = templates, which, micro_batches
+        self._of_kinds: dict[tuple[type[Op], ...], tuple[list[int], list[Op]]] = {}
         lengths = np.array([len(ops) for ops in templates], np.int64)
         self.starts: Numbers = np.concatenate(([0], lengths[which].cumsum()))
 
@@ -108,13 +109,21 @@ class TemplatedOps(Sequence[Op]):
         begins = np.cumsum([0, *map(len, self.templates)])[self.which]
         return np.repeat(begins - self.starts[:-1], np.diff(self.starts)) + np.arange(len(self))
 
-    def block(self, number: int) -> Block:
+    def of_kinds(self, kinds: tuple[type[Op], ...]) -> tuple[list[int], list[Op]]:
+        """The indices, in the concatenation of all templates, of the ops of *kinds*, and these ops."""
+        if kinds not in self._of_kinds:
+            every = enumerate(chain.from_iterable(self.templates))
+            found = [(place, op) for place, op in every if isinstance(op, kinds)]
+            self._of_kinds[kinds] = [place for place, _ in found], [op for _, op in found]
+        return self._of_kinds[kinds]
+
+    def block(self, number: int) -> OpBlock:
         """The block with that number."""
         micro_batch = int(self.micro_batches[number])
-        return Block(self.templates[self.which[number]], None if micro_batch == PLACEHOLDER else micro_batch)
+        return OpBlock(self.templates[self.which[number]], None if micro_batch == PLACEHOLDER else micro_batch)
 
     @cached_property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[OpBlock, ...]:
         """All blocks, in order."""
         return tuple(map(self.block, range(len(self.which))))
 
@@ -148,6 +157,55 @@ class TemplatedOps(Sequence[Op]):
 
     def __repr__(self) -> str:
         return repr(self._all)
+
+
+Names = tuple[str, ...]
+
+UNKNOWN = "\N{BLACK SQUARE}"
+"""Begins a text that stands for the name of an op of another micro-batch."""
+
+
+class BlockList:
+    """Collects blocks; those with one tuple of ops share a template."""
+
+    def __init__(self) -> None:
+        self._templates: dict[int, tuple[Op, ...]] = {}
+        self._which: list[int] = []
+        self._micro_batches: list[int] = []
+
+    def add(self, ops: tuple[Op, ...], micro_batch: int) -> None:
+        """Add a block, unless it is empty; *micro_batch* is `PLACEHOLDER` if it has none."""
+        if not ops:
+            return
+        self._templates[id(ops)] = ops
+        self._which.append(id(ops))
+        self._micro_batches.append(micro_batch)
+
+    def ops(self) -> TemplatedOps:
+        """The ops of all blocks."""
+        number = {template: place for place, template in enumerate(self._templates)}
+        which = np.array([number[template] for template in self._which], np.int64)
+        return TemplatedOps.from_columns(list(self._templates.values()), which, np.array(self._micro_batches, np.int64))
+
+
+def _split(ops: Iterable[Op]) -> Iterator[tuple[Op, ...]]:
+    """*ops* in runs, each op that waits for an unknown name alone."""
+    run: list[Op] = []
+    for op in ops:
+        if any(name.startswith(UNKNOWN) for name in op.after):
+            if run:
+                yield tuple(run)
+            yield (op,)
+            run = []
+        else:
+            run.append(op)
+    if run:
+        yield tuple(run)
+
+
+def _named(name: str, micro_batch: int) -> str:
+    """The *name* of an op in a template with the placeholder replaced."""
+    return name if micro_batch == PLACEHOLDER else name.replace(PLACEHOLDER_TEXT, str(micro_batch))
 
 
 def _among(numbers: Numbers, micro_batches: Iterable[int | None]) -> npt.NDArray[np.bool_]:
@@ -191,10 +249,10 @@ class Program:
     @property
     def templated(self) -> TemplatedOps:
         """The ops as stored; ops without templates become one block."""
-        return self.ops if isinstance(self.ops, TemplatedOps) else TemplatedOps((Block(tuple(self.ops)),))
+        return self.ops if isinstance(self.ops, TemplatedOps) else TemplatedOps((OpBlock(tuple(self.ops)),))
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[OpBlock, ...]:
         """The blocks of the program, in order."""
         return self.templated.blocks
 
@@ -203,13 +261,18 @@ class Program:
         ops = self.templated
         return list(zip(ops.templates, np.bincount(ops.which).tolist(), strict=True))
 
-    def distinct(self) -> Iterator[Op]:
-        """The ops of each template once, placeholders kept."""
-        return chain.from_iterable(ops for ops, _ in self.templates())
+    def distinct(self, *kinds: type[Op]) -> Iterator[Op]:
+        """The ops of each template once, placeholders kept; those of *kinds*, if any are given."""
+        ops = chain.from_iterable(ops for ops, _ in self.templates())
+        return (op for op in ops if isinstance(op, kinds)) if kinds else ops
 
     def computations(self) -> Iterator[Compute]:
         """The computations of each template once, placeholders kept."""
         return (op for op in self.distinct() if isinstance(op, Compute))
+
+    def in_phase(self, phase: str) -> Iterator[Op]:
+        """The ops of actions of that *phase*, of each template once, placeholders kept."""
+        return (op for op in self.distinct() if op.action and op.action.phase == phase)
 
     @property
     def computes_on_host(self) -> bool:
@@ -231,8 +294,10 @@ class Program:
     ) -> npt.NDArray[Any]:
         """`per_op` as an array; 0 for ops that are of none of the kinds *only*."""
         ops = self.templated
-        values = [of(op) if isinstance(op, only) else 0 for template in ops.templates for op in template]
-        return np.array(values, dtype)[ops.places]
+        where, several = ops.of_kinds(only)
+        values = np.zeros(sum(map(len, ops.templates)), dtype)
+        values[where] = list(map(of, several))
+        return values[ops.places]
 
     def streams(self) -> dict[str, list[Op]]:
         """The ops of each stream in order of issue, streams in order of first use."""
@@ -241,14 +306,18 @@ class Program:
             streams.setdefault(op.stream, []).append(op)
         return streams
 
-    def map_ops(self, change: Callable[[Op], Iterable[Op]]) -> Program:
-        """Replace every op by the ops that *change* returns for it.
+    def map_ops(self, change: Callable[[Op], Iterable[Op]], only: Container[str] | None = None) -> Program:
+        """Replace every op by the ops that *change* returns for it. *only*: the names of ops that it changes.
 
         The last of these keeps the name of the replaced op, so that no `after` needs an update. *change* is called once
         for each op of a template. If it must tell micro-batches apart, call `materialise` first.
         """
         ops = self.templated
-        mapped = [tuple(new for op in template for new in change(op)) for template in ops.templates]
+
+        def changed(op: Op) -> Iterable[Op]:
+            return change(op) if only is None or op.name in only else (op,)
+
+        mapped = [tuple(new for op in template for new in changed(op)) for template in ops.templates]
         return self.with_templated_ops(TemplatedOps.from_columns(mapped, ops.which, ops.micro_batches))
 
     def materialise(self, micro_batches: Collection[int | None] | None = None) -> Program:
@@ -281,11 +350,41 @@ class Program:
             which[numbers] = known[same]
         return self.with_templated_ops(TemplatedOps.from_columns(templates, which, ops.micro_batches))
 
+    def map_blocks(self, change: Callable[[Sequence[Op], Names], tuple[Iterable[Op], Names]]) -> Program:
+        """Replace the ops of each block, in order of issue, by what *change* returns for them.
+
+        *change* also gets the names of ops that it has returned for the block before, to wait for them. It is called
+        once for all blocks of a template that follow equal names: the name of an op of another micro-batch is unknown
+        to it, a text that stands for the name. An op that waits for such a name becomes a block of its own.
+        """
+        ops, made = self.templated, BlockList()
+        known: dict[tuple[int, Names], tuple[list[tuple[Op, ...]], Names]] = {}
+        carried: list[tuple[str, int]] = []
+        for number, own in zip(ops.which.tolist(), ops.micro_batches.tolist(), strict=True):
+            seen = tuple(
+                name if micro_batch == own or PLACEHOLDER_TEXT not in name else f"{UNKNOWN}{place}"
+                for place, (name, micro_batch) in enumerate(carried)
+            )
+            if (number, seen) not in known:
+                new, names = change(ops.templates[number], seen)
+                known[number, seen] = list(_split(new)), names
+            pieces, names = known[number, seen]
+            told = {text: _named(*one) for text, one in zip(seen, carried, strict=True) if text.startswith(UNKNOWN)}
+            for piece in pieces:
+                if told and piece[0].after and any(name in told for name in piece[0].after):
+                    after = tuple(told.get(name, name) for name in piece[0].after)
+                    made.add((replace(piece[0], after=after),), own)
+                else:
+                    made.add(piece, own)
+            before = dict(zip(seen, carried, strict=True))
+            carried = [before.get(name, (name, own)) for name in names]
+        return self.with_templated_ops(made.ops())
+
     def with_ops(self, ops: Sequence[Op]) -> Program:
         """Replace the ops one for one by *ops*, and keep the blocks."""
         given = iter(ops)
         return self.with_templated_ops(
-            TemplatedOps(Block(tuple(next(given) for _ in block.ops), block.micro_batch) for block in self.blocks)
+            TemplatedOps(OpBlock(tuple(next(given) for _ in block.ops), block.micro_batch) for block in self.blocks)
         )
 
     def with_templated_ops(self, ops: TemplatedOps) -> Program:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 VARINT, FIXED_64, LENGTH = 0, 1, 2
 """Wire types of fields."""
 
@@ -36,3 +38,51 @@ def message(field: int, content: bytes | str) -> bytes:
     """Return *content*, a message, a text or bytes, as the field of that number."""
     encoded = content.encode() if isinstance(content, str) else content
     return tag(field, LENGTH) + varint(len(encoded)) + encoded
+
+
+class TruncatedMessageError(ValueError):
+    """Bytes that are no whole message."""
+
+
+def fields(content: bytes, *, tagged: bool = True, packed: bool = False) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the number and the value of each field of *content*; fixed numbers are taken as bytes.
+
+    Without tags *content* is a series of messages behind their lengths; *packed*, it is a series of numbers. Raises
+    `TruncatedMessageError`.
+
+    >>> list(fields(number(1, 300) + message(2, "ab"))), list(fields(b"\\x01\\xac\\x02", packed=True))
+    ([(1, 300), (2, b'ab')], [(0, 1), (0, 300)])
+    """
+    place = 0
+    while place < len(content):
+        field, wire = 0, VARINT if packed else LENGTH
+        if tagged and not packed:
+            key, place = _read_varint(content, place)
+            field, wire = key >> 3, key & 7
+        if wire == VARINT:
+            value, place = _read_varint(content, place)
+            yield field, value
+            continue
+        length = WIDTHS.get(wire)
+        if wire == LENGTH:
+            length, place = _read_varint(content, place)
+        if length is None or place + length > len(content):
+            raise TruncatedMessageError(f"ends early, or is damaged at byte {place:,} of {len(content):,}")
+        yield field, content[place : place + length]
+        place += length
+
+
+WIDTHS = {FIXED_64: 8, 5: 4}
+"""Bytes of fixed numbers by wire type."""
+
+
+def _read_varint(content: bytes, place: int) -> tuple[int, int]:
+    """Return the number at *place*, and the place behind it."""
+    found = 0
+    for turn in range(10):
+        if place + turn >= len(content):
+            break
+        found |= (content[place + turn] & 127) << 7 * turn
+        if content[place + turn] < 128:
+            return found, place + turn + 1
+    raise TruncatedMessageError(f"ends early, or is damaged at byte {place:,} of {len(content):,}")

@@ -21,15 +21,15 @@ SIZES = (8, 1000, 500_000, 1_000_000, 2_000_000)
 
 def compression() -> Iterator[str]:
     """Yield the lines of the table, one for each hook."""
-    from clustersim.simulator.engine.simulate import simulate
     from clustersim.simulator.network.library.gloo import gloo
     from clustersim.simulator.replay import testbed
-    from clustersim.simulator.replay.calibration.accelerator_fit import entry
-    from clustersim.simulator.replay.calibration.measure_communication import measure
-    from clustersim.simulator.replay.calibration.measure_device import measure_device
-    from clustersim.simulator.replay.calibration.measurements import SEND, SizeSweep
-    from clustersim.simulator.replay.calibration.transport_fit import calibrate
+    from clustersim.simulator.replay.accelerator_fit import entry
     from clustersim.simulator.replay.launch import launch
+    from clustersim.simulator.replay.measure_communication import measure
+    from clustersim.simulator.replay.measure_device import measure_device
+    from clustersim.simulator.replay.measurements import SEND, SizeSweep
+    from clustersim.simulator.replay.transport_fit import calibrate
+    from clustersim.simulator.simulate import simulate
 
     ranks = len(STAR.gpus)
     processor = entry(measure_device("cpu")).accelerator

@@ -9,12 +9,12 @@ import sys
 
 from clustersim import topologies
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.network.library.nccl import nccl
 from clustersim.simulator.schedule.mesh import Axis, Mesh
 from clustersim.simulator.schedule.ops import Collective, Recv, Send
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 
 GPUS, NODE = 1024, 8
 SENDER, RECEIVER = 3, 515

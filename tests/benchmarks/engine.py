@@ -13,10 +13,10 @@ from simpy import Environment, Timeout
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.run.running import communicator, variation
-from clustersim.simulator.engine.choice import COMPILED_FIRST_FROM, COMPILED_FROM
 from clustersim.simulator.engine.compiled.execution import CompiledExecution
 from clustersim.simulator.engine.compiled.lowering import lower
-from clustersim.simulator.engine.simulate import Simulation
+from clustersim.simulator.engine_choice import COMPILED_FIRST_FROM, COMPILED_FROM
+from clustersim.simulator.simulate import SimulationRun
 from tests.benchmarks.claims import JITTER
 from tests.benchmarks.processes import measured
 
@@ -68,7 +68,7 @@ def engine() -> Iterator[tuple[Speed, Speed]]:
 
 
 def choice() -> Iterator[str]:
-    """What `simulator.engine.choice` weighs: CPU time of loading and of compiling the engine, against SimPy's rate."""
+    """What `simulator.engine_choice` weighs: CPU time of loading and of compiling the engine, against SimPy's rate."""
     plain, load = (
         (sys.executable, "-c", "import numpy"),
         (sys.executable, "-c", "import clustersim.simulator.engine.compiled.event_loop"),
@@ -105,10 +105,10 @@ def reference(scenario: str, **changes: object) -> Callable[[], int]:
     return run
 
 
-def _simulation(name: str, changes: dict[str, object], engine: str) -> Simulation:
+def _simulation(name: str, changes: dict[str, object], engine: str) -> SimulationRun:
     scenario = Scenario.load(name, changes)
     fold, network = scenario.specification.simulation.fold, communicator(scenario)
-    return Simulation(scenario.schedule(), network, scenario.software, variation(scenario), fold=fold, engine=engine)
+    return SimulationRun(scenario.schedule(), network, scenario.software, variation(scenario), fold=fold, engine=engine)
 
 
 def _best(name: str, run: Callable[[], int], wanted: float = 0.0) -> Speed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from statistics import median
 
 from clustersim.scenarios import Scenario
-from clustersim.scenarios.search.estimate.estimator import Estimator
+from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.specification.loading import shipped
 
 

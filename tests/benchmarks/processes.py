@@ -14,7 +14,11 @@ from time import perf_counter
 
 ROOT = Path(__file__).parents[2]
 
-CLUSTERSIM = (sys.executable, "-c", "from clustersim.scenarios.commands.command_line import main; main()")
+ENTRY = "from clustersim.scenarios.commands.command_line import main; main()"
+ENTRY_BEFORE = "from scenarios.command import main; main()"
+"""The same where the four packages still lie at the top, as at `claims.BEFORE`."""
+
+CLUSTERSIM = (sys.executable, "-c", ENTRY)
 CROSSING = (sys.executable, "-m", "tests.benchmarks.crossing")
 
 BYTECODE = TemporaryDirectory()
@@ -35,6 +39,9 @@ class Usage:
 
 def measured(command: Sequence[str], root: Path = ROOT) -> Usage | None:
     """The usage of *command* as a process with the code at *root*; None if it failed or took too long."""
+    if not (root / "clustersim" / "scenarios").is_dir():
+        # an installed clustersim would be found instead, and the new code measured as the code before
+        command = [ENTRY_BEFORE if part == ENTRY else part for part in command]
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with TemporaryDirectory() as folder:
         begin = perf_counter()

@@ -139,7 +139,7 @@ def test_all_doors_take_the_same_defaults(model: str, tmp_path: Path, monkeypatc
         (["parallelism.tp=8"], {"method": "zero", "recompute": "none", "software": "megatron"}),
         (["parallelism.pp=4"], {"method": "zero", "recompute": "full", "software": "megatron"}),
         (["training.recompute=none"], {"recompute": "none"}),
-        (["parallelism.data={method: zero, stage: 3}"], {"method": "zero", "software": "deepspeed"}),
+        (["parallelism.data={method: zero, stage: 3}"], {"method": "zero", "software": "huggingface_deepspeed"}),
         (["training.precision=fp32"], {"precision": "fp32"}),
     ],
 )

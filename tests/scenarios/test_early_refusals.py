@@ -8,8 +8,8 @@ import pytest
 from clustersim.scenarios.build.memory_need import memory_need
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.scenario import Scenario
-from clustersim.simulator.engine.simulate import Simulation
 from clustersim.simulator.reading.lookup import plain
+from clustersim.simulator.simulate import SimulationRun
 from clustersim.topologies.catalogue import GPUS, device
 from clustersim.workloads.memory.chains.offload_and_recompute import Programme
 
@@ -185,10 +185,10 @@ def test_layers_are_measured_beside_servers_and_shares_of_a_sequence(changes: di
 
 @pytest.mark.exhaustive
 def test_what_is_only_checked_is_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(simulation: Simulation) -> None:
+    def refuse(simulation: SimulationRun) -> None:
         raise AssertionError("a check simulates")
 
-    monkeypatch.setattr(Simulation, "run", refuse)
+    monkeypatch.setattr(SimulationRun, "run", refuse)
     monkeypatch.setattr(Programme, "__init__", refuse)
     for name in ("gpt2_xl_offload_8a100", "optimal_recompute_gpt2_xl"):
         assert run(["check", name]) == 0

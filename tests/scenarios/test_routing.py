@@ -6,7 +6,7 @@ import pytest
 
 from clustersim.scenarios.build.built import clusters
 from clustersim.scenarios.scenario import Scenario
-from clustersim.simulator.network.placing.routes import connection
+from clustersim.simulator.network.routes import connection
 from clustersim.simulator.reading.errors import ScenarioError
 
 NODES = {

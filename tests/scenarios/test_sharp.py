@@ -59,6 +59,15 @@ def test_two_trees_carry_the_vector_twice_over_the_nics_of_inner_nodes():
     assert max(four) <= SIZE / 8 * 2
 
 
+def test_thirty_two_gpus_of_an_nvlink_domain_own_a_part():
+    """Two racks of 72: the others' NICs carry nothing, and no link between a GPU and the switches twice the vector."""
+    racks = {"preset": "gb200_nvl72", "nodes": 2}
+    carried = by_ends(scenario(racks, algorithm="nvls_tree", fold=False).run().timeline)
+    assert carried["nic", "leaf"] == pytest.approx([SIZE / 32] * 64)
+    assert max(carried["gpu", "nvswitch"]) == pytest.approx(SIZE * (1 + 1 / 32))
+    assert min(carried["gpu", "nvswitch"]) == pytest.approx(SIZE)
+
+
 def test_engines_agree_and_folding_is_exact():
     for algorithm, network in (("sharp", {"sharp": True}), ("nvls_sharp", {"sharp": True}), ("nvls_tree", {})):
         times = {

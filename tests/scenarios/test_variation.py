@@ -10,7 +10,7 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.specification.variation import PRESETS
-from clustersim.simulator.engine.interface.variation import Distribution, Pauses, Spells, Variation
+from clustersim.simulator.engine.variation import Distribution, Pauses, Spells, Variation
 from clustersim.simulator.reading.lookup import names
 
 SHARED = Path(__file__).parents[3] / "shared/data"
@@ -107,6 +107,8 @@ def test_slow_times_and_pauses_happen_as_often_as_they_say():
     spells = Variation(spells=Spells(0.02, 10, 1.5))
     slow = np.concatenate([spells.factors(rank, 400, 1)[:, 0] > 1 for rank in range(300)])
     assert slow.mean() == pytest.approx(0.02 / (0.02 + 0.1), rel=0.03)
+    # a run begins somewhere in a longer one: its first step is slow as often as any other
+    assert slow.reshape(300, 400)[:, 0].mean() == pytest.approx(0.02 / (0.02 + 0.1), abs=0.05)
     begins = np.flatnonzero(np.diff(slow.astype(int)) == 1)
     assert slow.sum() / len(begins) == pytest.approx(10, rel=0.05)
     pauses = Variation(pauses=Pauses(0.25, 2.0))

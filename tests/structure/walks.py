@@ -176,7 +176,7 @@ STAGES = {
     "scenario": ("scenarios/",),
     "pass": ("workloads/",),
     "check": ("simulator/schedule/",),
-    "timeline": ("simulator/engine/simulate.py", "simulator/analysis/timeline.py"),
+    "timeline": ("simulator/simulate.py", "simulator/analysis/timeline.py"),
     "interpret": ("simulator/engine/reference/",),
     "lower, fold": ("simulator/engine/", "simulator/network/"),
 }

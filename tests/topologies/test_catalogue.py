@@ -397,3 +397,12 @@ def test_trainium_2_makes_the_instance_that_aws_prints() -> None:
     assert len(instance.gpus) * made.memory_bandwidth == pytest.approx(46.4e12)
     assert chip.links is not None
     assert 2 * link(chip.links.kind, count=chip.links.count).bandwidth == pytest.approx(1024e9)
+
+
+@pytest.mark.parametrize("name", ["mi250x_gcd", "mi300x", "mi325x", "mi355x"])
+def test_attention_of_amd_is_no_faster_than_its_products(name: str) -> None:
+    """No kernel of attention was measured on them: they reach the share of their products that the A100's reach."""
+    one, a100 = device(GPUS, name).accelerator(), device(GPUS, "a100_80gb").accelerator()
+    for attribute in ("attention_efficiency", "attention_backward"):
+        own, other = getattr(one, attribute), getattr(a100, attribute)
+        assert own / one.matmul_efficiency == pytest.approx(other / a100.matmul_efficiency, rel=0.01)

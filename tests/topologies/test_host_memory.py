@@ -2,7 +2,6 @@
 
 import pytest
 
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.network.library.nccl import nccl
 from clustersim.simulator.reading.errors import ClusterError
@@ -10,6 +9,7 @@ from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Copy
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.cluster_section import specification
 from clustersim.topologies.uniform_and_tree import uniform
 

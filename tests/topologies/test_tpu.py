@@ -4,7 +4,7 @@ import pytest
 
 from clustersim.scenarios import Scenario
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.network.placing.rings_and_tori import sides, torus_of
+from clustersim.simulator.network.rings_and_tori import sides, torus_of
 from clustersim.simulator.reading.errors import ClusterError, ScenarioError
 from clustersim.topologies import cluster
 from clustersim.topologies.catalogue import GPUS, device

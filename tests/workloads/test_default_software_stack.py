@@ -58,8 +58,8 @@ def test_the_default_follows_method_and_gpu(method: str, degrees: dict[str, int]
         (1, "h100", "megatron_core"),
         (1, "b200", "megatron_core_2025"),
         (1, "mi300x", "megatron"),
-        (2, "a100_80gb", "deepspeed"),
-        (3, "h100", "deepspeed"),
+        (2, "a100_80gb", "huggingface_deepspeed"),
+        (3, "h100", "huggingface_deepspeed"),
         (3, "v100_32gb", "megatron_deepspeed"),
     ],
 )
@@ -188,7 +188,11 @@ def test_adapters_are_those_of_hugging_face_unless_the_keys_tell_another_framewo
         ("ddp", {"dp": 8}, {2020: "ddp", 2023: "ddp", 2024: "ddp_sdpa", 2026: "ddp_sdpa"}),
         ("fsdp", {"dp": 8}, {2022: "fsdp_2023", 2023: "fsdp", 2025: "fsdp_sdpa"}),
         ("ddp", {"tp": 8}, {2021: "megatron_2021", 2022: "megatron_2023", 2023: "megatron_core"}),
-        ("zero", {"dp": 8}, {2021: "megatron_deepspeed_2021", 2022: "megatron_deepspeed", 2023: "deepspeed"}),
+        (
+            "zero",
+            {"dp": 8},
+            {2021: "megatron_deepspeed_2021", 2022: "megatron_deepspeed", 2023: "huggingface_deepspeed"},
+        ),
     ],
 )
 def test_the_year_picks_the_version_of_a_framework(method: str, degrees: dict[str, int], years: dict[int, str]) -> None:

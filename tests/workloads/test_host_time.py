@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.reading.lookup import names
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Compute, Delay, Recv
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies import cluster
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.host_time import HostTime, fixed_costs
@@ -70,7 +70,7 @@ def test_an_asynchronous_order_pays_a_step_once_a_batch():
 
 
 def gpt(layers, hidden):
-    return transformer(Shape(layers, hidden, 8, 8, 4 * hidden, 64, 512))
+    return transformer(Shape(layers, hidden, 64, 512, SelfAttention(8, 8), Mlp(4 * hidden)))
 
 
 def delays(model, host, stages=1):

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from clustersim.scenarios import Scenario
+from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.operators.lora import EVERY
@@ -110,8 +111,12 @@ def test_fusion_is_stated_by_operator() -> None:
 @pytest.mark.parametrize("tp", [2, 8])
 def test_gathered_inputs_are_kept_or_gathered_again(tp: int) -> None:
     """Two products of a layer gather their input; kept whole, each costs 2 (1 - 1/t) bytes an element more."""
-    shape = Shape(2, 1024, 16, 16, 4096, 512, 1000, precision="bf16", cut=Cut("tp", tp, sequence=True))
-    again, kept = (transformer(replace(shape, keep_gathered=keep)).layers[1] for keep in (False, True))
+    shape = Shape(
+        2, 1024, 512, 1000, SelfAttention(16, 16), Mlp(4096), precision="bf16", cut=Cut("tp", tp, sequence=True)
+    )
+    again, kept = (
+        transformer(replace(shape, software=Software(keep_gathered=keep))).layers[1] for keep in (False, True)
+    )
     more = kept.activation_bytes(1) - again.activation_bytes(1)
     assert more == pytest.approx(2 * 2 * 512 * 1024 * (1 - 1 / tp))
     gathers = [sum(one.kind == "all_gather" for s in x.segments("B", 1) for one in s.exchanges) for x in (again, kept)]
@@ -120,8 +125,21 @@ def test_gathered_inputs_are_kept_or_gathered_again(tp: int) -> None:
 
 def test_the_whole_loss_on_every_rank() -> None:
     """Ranks that gather the logits hold and move those of all classes."""
-    shape = Shape(1, 1024, 16, 16, 4096, 512, 1024, precision="bf16", cross_entropy="eager", cut=Cut("tp", 4))
-    own, whole = (transformer(replace(shape, gather_logits=gather)).layers[-1] for gather in (False, True))
+    shape = Shape(
+        1,
+        1024,
+        512,
+        1024,
+        SelfAttention(16, 16),
+        Mlp(4096),
+        software=Software(cross_entropy="eager"),
+        precision="bf16",
+        cut=Cut("tp", 4),
+    )
+    own, whole = (
+        transformer(replace(shape, software=Software(cross_entropy="eager", gather_logits=gather))).layers[-1]
+        for gather in (False, True)
+    )
     assert whole.transient_bytes("F", 1) == 4 * own.transient_bytes("F", 1)
     assert [one.kind for s in whole.segments("F", 1) for one in s.exchanges] == ["all_gather"]
     assert [one.kind for s in own.segments("F", 1) for one in s.exchanges] == ["all_reduce"] * 3
@@ -130,13 +148,25 @@ def test_the_whole_loss_on_every_rank() -> None:
 def test_a_separate_gate_exchanges_the_gradient_of_its_input_twice() -> None:
     """Each of the two products all-reduces; with shards of the sequence their sum is scattered once."""
     for sequence, times in ((False, (2, 3)), (True, (2, 2))):
-        shape = Shape(1, 1024, 16, 16, 4096, 512, 1024, precision="bf16", activation="swiglu")
+        shape = Shape(1, 1024, 512, 1024, SelfAttention(16, 16), Mlp(4096, "swiglu"), precision="bf16")
         shape = replace(shape, cut=Cut("tp", 4, sequence=sequence))
         kind = "reduce_scatter" if sequence else "all_reduce"
         for separate, count in zip((False, True), times, strict=True):
-            layer = transformer(replace(shape, separate_gate=separate)).layers[1]
+            layer = transformer(replace(shape, software=Software(separate_gate=separate))).layers[1]
             assert sum(one.kind == kind for s in layer.segments("B", 1) for one in s.exchanges) == count
             assert layer.parameters == transformer(shape).layers[1].parameters
+
+
+@pytest.mark.parametrize(("stack", "aligned"), [("megatron", True), ("deepspeed", False), ("llm_c", True)])
+def test_megatron_pads_the_vocabulary_and_nothing_else(stack: str, aligned: bool) -> None:
+    """50,257 words are no multiple of eight elements; heads of 100 features are not either, and stay so."""
+    shape = Shape(1, 400, 64, 50257, SelfAttention(4, 4), Mlp(1600), precision="bf16")
+    made = transformer(shape).with_software(software(stack))
+    logits = [kernel for kernel in made.layers[-1].forward(1) if kernel.flops]
+    assert [kernel.aligned for kernel in logits] == [aligned]
+    scores = [kernel for kernel in made.layers[1].forward(1) if kernel.shape and kernel.shape[0] > 1]
+    assert scores
+    assert not any(kernel.aligned for kernel in scores)
 
 
 def own_keys(name: str) -> dict[str, object]:
@@ -154,7 +184,7 @@ def own_keys(name: str) -> dict[str, object]:
         ("fsdp_2023", "fsdp", {"early_stop", "keeps_casts"}),
         ("llm_foundry", "fsdp", {"cross_entropy", "keeps_casts"}),
         ("llm_foundry_2023", "llm_foundry", {"early_stop"}),
-        ("deepspeed", "megatron_deepspeed", {"flash_backward"}),
+        ("deepspeed", "megatron_deepspeed", {"flash_backward", "padded_vocabulary"}),
         ("aa_scaling_flash2", "aa_scaling", {"fused"}),
         ("aa_scaling_flash1", "aa_scaling_flash2", {"flash_forward", "flash_backward"}),
         ("torchtune", "fsdp_compile", {"cross_entropy"}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -22,12 +22,14 @@ KERNELS = (
 
 
 @pytest.mark.parametrize(("graphs", "launches"), [("none", 3 + 2 + 7), ("layers", 1 + 7), ("step", 0)])
-def test_the_host_launches_a_graph_as_one(graphs: str, launches: int) -> None:
+def test_the_host_launches_a_graph_as_one(graphs: Literal["none", "layers", "step"], launches: int) -> None:
     assert Software(launch_seconds=LAUNCH, graphs=graphs).host_seconds(KERNELS) == pytest.approx(launches * LAUNCH)
 
 
-def test_without_kernels_there_is_no_graph() -> None:
-    assert Software(launch_seconds=LAUNCH, graphs="layers").host_seconds(()) == 0.0
+def test_without_kernels_of_a_layer_there_is_no_graph() -> None:
+    software = Software(launch_seconds=LAUNCH, graphs="layers")
+    assert software.host_seconds(()) == 0.0
+    assert software.host_seconds(KERNELS[2:]) == pytest.approx(7 * LAUNCH)
 
 
 def scenario(software: Any, *options: str) -> Scenario:

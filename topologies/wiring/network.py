@@ -15,7 +15,7 @@ from typing import Literal, overload
 
 import numpy as np
 
-from clustersim.simulator.hardware.hashing import Indices, Table, mixed
+from clustersim.simulator.hardware.hashing import Indices, Numbering, mixed
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.reading.errors import ClusterError
 
@@ -107,7 +107,7 @@ class Network:
         self.switches: list[tuple[str, int]] = []
         self._counts: dict[str, int] = {}
         self._kinds_below: dict[int, set[str]] = {}
-        self._links: Table[Link] = Table(ports.links)
+        self._links: Numbering[Link] = Numbering(ports.links)
         self._source: list[int] = []
         self._target: list[int] = []
         self._which: list[int] = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ATTENTIONS = ["unfused", "flash"]
 """Core attentions that are named by a word."""
 
-KINDS = ("sparse", "low_rank", "lsh", "memory")
+KINDS = ("sparse", "low_rank", "lsh", "memory", "linear", "performer")
 """Kinds with a section."""
 
 
@@ -124,6 +124,40 @@ class MemoryKeys(Section):
         return MemoryAttention(self.tokens)
 
 
+class LinearKeys(Section):
+    """Attention by feature maps in place of a softmax, linear in the length (Katharopoulos et al.)."""
+
+    kind: Annotated[Literal["linear"], KNOWN]
+    """linear: elu(x) + 1 of queries and keys. Required."""
+    features: Count | None = None
+    """Features of the map; by default those of a head."""
+    chunk: Count = 64
+    """Positions of a chunk under a causal mask; 64 by default, as in flash-linear-attention."""
+
+    def made(self) -> AttentionKind:
+        """The kind."""
+        from clustersim.workloads.operators.attentions.kernel_attention import KernelAttention
+
+        return KernelAttention(self.features or 0, random=False, chunk=self.chunk)
+
+
+class PerformerKeys(Section):
+    """Attention that estimates the softmax by random features, linear in the length (Performer)."""
+
+    kind: Annotated[Literal["performer"], KNOWN]
+    """performer: positive random features of queries and keys (FAVOR+). Required."""
+    features: Count = 256
+    """Random features; 256 by default, as in the paper's experiments."""
+    chunk: Count = 64
+    """Positions of a chunk under a causal mask; 64 by default."""
+
+    def made(self) -> AttentionKind:
+        """The kind."""
+        from clustersim.workloads.operators.attentions.kernel_attention import KernelAttention
+
+        return KernelAttention(self.features, random=True, chunk=self.chunk)
+
+
 def _word(name: Any) -> Any:
     return known(name, "clustersim.workloads.operators", only=ATTENTIONS) if isinstance(name, str) else name
 
@@ -142,7 +176,9 @@ AttentionKeys = Annotated[
     | Annotated[SparseKeys, Tag("sparse")]
     | Annotated[LowRankKeys, Tag("low_rank")]
     | Annotated[HashedKeys, Tag("lsh")]
-    | Annotated[MemoryKeys, Tag("memory")],
+    | Annotated[MemoryKeys, Tag("memory")]
+    | Annotated[LinearKeys, Tag("linear")]
+    | Annotated[PerformerKeys, Tag("performer")],
     Discriminator(_kind),
 ]
 """A word, the import path of the user's own (a function from a `Shape` to operators), or a section."""
@@ -161,16 +197,32 @@ class LatentKeys(Section):
     """Features of a query that are rotated, for each head; 64 by default (qk_pos_emb_head_dim)."""
     v_head_dim: Count = 128
     """Features of a value, for each head; 128 by default."""
+    index_topk: Count | None = None
+    """Tokens to which a position attends, which an indexer chooses (DeepSeek-V3.2, GLM-5); by default all before it."""
+    index_n_heads: Count = 64
+    """Heads of the indexer; 64 by default, as in DeepSeek-V3.2."""
+    index_head_dim: Count = 128
+    """Features of a head of the indexer; 128 by default."""
+    index_layers: Annotated[list[Literal[0, 1]], Field(min_length=1)] | None = None
+    """1 for a layer that has an indexer, 0 for one that takes the choice of the layer before (GLM-5.2), repeated; by
+    default every layer has one."""
 
     @property
     def latent(self) -> Latent | None:
         """Its sizes."""
         from clustersim.workloads.operators.attentions.core_attention import Latent
+        from clustersim.workloads.operators.attentions.indexer import Index
 
         if self.kv_lora_rank is None:
             return None
+        pattern = tuple(self.index_layers or (1,))
+        index = (
+            Index(self.index_n_heads, self.index_head_dim, self.index_topk, pattern=pattern)
+            if self.index_topk
+            else None
+        )
         sizes = self.qk_nope_head_dim, self.qk_rope_head_dim, self.v_head_dim
-        return Latent(self.q_lora_rank or 0, self.kv_lora_rank, *sizes)
+        return Latent(self.q_lora_rank or 0, self.kv_lora_rank, *sizes, index)
 
     def check_latent(self, attention: str) -> None:
         """Raise `Fault` for keys that stand without latent attention, and for kernels that it does not have."""
@@ -179,6 +231,11 @@ class LatentKeys(Section):
             raise Fault(own[0], "belongs to latent attention; give kv_lora_rank too")
         if self.kv_lora_rank is not None and attention != "flash":
             raise Fault("attention", f"must be flash with kv_lora_rank, not {attention}")
+        indexed = [key for key in own if key.startswith("index_") and key != "index_topk"]
+        if self.index_topk is None and indexed:
+            raise Fault(indexed[0], "belongs to an indexer; give index_topk too")
+        if self.index_layers is not None and not self.index_layers[0]:
+            raise Fault("index_layers", "must begin with 1: no layer before the first one chooses tokens")
 
 
 OF = re.compile(r"(\d{1,4}) of (\d{1,4})")

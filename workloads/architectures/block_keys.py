@@ -77,6 +77,11 @@ class ExpertKeys(Section):
     """The router has a bias."""
     moe_aux_loss: Flag = True
     """A loss for equal loads is computed."""
+    moe_latent_size: Index = 0
+    """Features of a token that experts take and give, and that are sent to them, made from the hidden state by a
+    product (Nemotron 3 Super); 0: those of the hidden state."""
+    moe_own_norms: Flag = False
+    """Norms stand before and after the experts, and after the shared expert; experts have scales, too (Gemma 4)."""
 
     def experts(self, ffn_hidden_size: int, layers: int, folder: Path | None) -> Experts | None:
         """The mixture of a model of *layers* layers; a file of loads lies in *folder*. Raises `Fault`."""
@@ -100,6 +105,8 @@ class ExpertKeys(Section):
             pattern=pattern,
             router_bias=self.moe_router_bias,
             aux_loss=self.moe_aux_loss,
+            latent=self.moe_latent_size,
+            own_norms=self.moe_own_norms,
         )
         sparse = sum(made.is_sparse(layer) for layer in range(layers))
         return replace(made, loads=self._loads(sparse, folder))
@@ -185,18 +192,22 @@ class LoraKeys(Section):
     value, projection, gate, up, down, or all. By default query and value, as in the paper."""
     dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.0
     """Probability of dropout before an adapter, 0 to 1; above 0 its kernels and masks count."""
-    quantised: Literal["nf4", "fp4"] | None = None
-    """Format of the frozen weights of the layers; by default that of the model. nf4: QLoRA."""
+    quantised: Literal["nf4", "fp4", "gptq"] | None = None
+    """Format of the frozen weights of the layers, 4 bits; by default that of the model. nf4: QLoRA, by bitsandbytes, as
+    fp4; gptq: AutoGPTQ's."""
     double_quantisation: Annotated[Flag, BelongsTo("quantised", to="quantised weights; give quantised: nf4 too")] = True
-    """The scales of quantised weights are quantised too, as in QLoRA."""
+    """The scales of nf4 and fp4 are quantised too, as in QLoRA."""
+    modules_to_save: list[Literal["embedding", "head"]] = Field(default_factory=list)
+    """Tables of the vocabulary that are trained whole beside the adapters, as PEFT's key of that name."""
 
     def lora(self) -> Lora:
         """The adapters."""
-        from clustersim.workloads.operators.lora import EVERY, Lora, Quantisation
+        from clustersim.workloads.operators.lora import EVERY, Gptq, Lora, Quantisation
 
         targets = EVERY if self.targets == "all" else tuple(self.targets)
-        quantisation = Quantisation(self.double_quantisation) if self.quantised else None
-        return Lora(self.rank, targets, bool(self.dropout), quantisation)
+        packed = Gptq() if self.quantised == "gptq" else Quantisation(self.double_quantisation)
+        whole = tuple(dict.fromkeys(self.modules_to_save))
+        return Lora(self.rank, targets, bool(self.dropout), packed if self.quantised else None, whole)
 
     def check_experts(self) -> None:
         """Raise `Fault` for what experts do not have: adapters, and weights in 4 bits."""
@@ -208,8 +219,15 @@ class LoraKeys(Section):
         if self.quantised:
             raise Fault(("lora", "quantised"), f"{self.quantised} is not modelled with experts; leave it out")
 
-    def check(self, *, gated: bool, hidden_size: int) -> None:
-        """Raise `Fault` for a target that the model does not have, and for a rank that is too large."""
+    def check(self, *, gated: bool, hidden_size: int, tied: bool) -> None:
+        """Raise `Fault` for what the model does not have: a target, a rank so large, tables of its own if *tied*."""
+        if self.modules_to_save and tied:
+            raise Fault(
+                ("lora", "modules_to_save"),
+                f"{', '.join(self.modules_to_save)}: a trained copy is no longer tied; give tie_embeddings: false too",
+            )
+        if self.quantised == "gptq" and "double_quantisation" in self.model_fields_set:
+            raise Fault(("lora", "double_quantisation"), "belongs to nf4 and fp4; gptq has scales of 16 bits")
         if "gate" in self.targets and self.targets != "all" and not gated:
             raise Fault(("lora", "targets"), "gate belongs to an activation with two products, such as swiglu")
         if self.rank > hidden_size:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clustersim.simulator.hardware.kernel import BYTES, Operation
-from clustersim.workloads.architectures.blocks import first_product, second_product
+from clustersim.workloads.architectures.layer_parts import first_product, second_product
 from clustersim.workloads.architectures.shape import Shape
 from clustersim.workloads.architectures.transformer import (
     TOKEN_BYTES,
@@ -48,13 +48,16 @@ class EncoderDecoder(Transformer):
 def encoder_decoder(shape: Shape, name: str = "encoder-decoder", notes: tuple[str, ...] = ()) -> EncoderDecoder:
     """The model of *shape*: an embedding, encoder layers, decoder layers, a head.
 
-    >>> base = Shape(12, 768, 12, 12, 3072, 512, 32128, num_decoder_layers=12, decoder_seq_length=114,
-    ...     normalization="rmsnorm", position_embedding_type="relative", add_bias_linear=False, activation="relu")
+    >>> from clustersim.workloads.architectures.shape import Decoder, Embedding, Mlp, Norm, SelfAttention
+    >>> sizes = SelfAttention(12, 12, bias=False), Mlp(3072, "relu", bias=False), Norm("rmsnorm")
+    >>> base = Shape(12, 768, 512, 32128, *sizes, Embedding(positions="relative"), decoder=Decoder(12, 114))
     >>> encoder_decoder(base).parameters
     222903552
     """
-    encoder = replace(shape, attention_mask="full", num_decoder_layers=0)
-    decoder = replace(shape, seq_length=shape.decoder_seq_length, num_decoder_layers=0)
+    behind = shape.decoder
+    assert behind is not None
+    encoder = replace(shape, attention=replace(shape.attention, mask="full"), decoder=None)
+    decoder = replace(shape, seq_length=behind.seq_length, decoder=None)
     both = encoder.hidden_bytes + decoder.hidden_bytes
     kept = float(encoder.hidden_bytes)
     layers = [OperatorLayer("embedding", "embedding", embedding_operators(encoder), encoder.hidden_bytes)]
@@ -64,17 +67,17 @@ def encoder_decoder(shape: Shape, name: str = "encoder-decoder", notes: tuple[st
     ]
     layers += [
         OperatorLayer(f"decoder layer {number}", DECODER, operators, both, passed_on=kept)
-        for number, operators in enumerate(_decoder_layers(decoder, encoder, shape.num_decoder_layers))
+        for number, operators in enumerate(_decoder_layers(decoder, encoder, behind.num_layers))
     ]
     layers.append(OperatorLayer("head", "head", head_operators(decoder), 4.0))
-    lookups = (f"{DECODER} layer 0", *(("head",) if shape.tie_embeddings else ()))
+    lookups = (f"{DECODER} layer 0", *(("head",) if shape.embedding.tied else ()))
     return EncoderDecoder(
         name=name,
         layers=layers,
         sample_bytes=TOKEN_BYTES * (encoder.seq_length + decoder.seq_length),
         tokens_per_sample=shape.seq_length,
         precision=shape.precision,
-        fused=shape.fused,
+        fused=shape.software.fused,
         tied_parameters=shape.vocabulary * shape.hidden_size,
         tied_layers=lookups,
         notes=notes,
@@ -100,7 +103,7 @@ def _decoder_layers(shape: Shape, encoder: Shape, count: int) -> list[tuple[Oper
     own = list(layers_of_operators(shape, count))
     norm, residual = own[0][0], own[0][-1]
     behind = own[0].index(residual) + 1  # self-attention ends with the first residual sum
-    cross = (norm, *_cross_attention(shape, encoder), residual)
+    cross = (norm, *cross_attention(shape, encoder), residual)
     layers = [(*layer[:behind], *cross, *layer[behind:]) for layer in own]
     kept = Elementwise(
         encoder.seq_length * encoder.hidden_size // encoder.cut.sequence_shards,
@@ -129,13 +132,13 @@ def _dropout(shape: Shape) -> tuple[Operator, ...]:
 def _relative_positions(shape: Shape) -> tuple[Operator, ...]:
     if not shape.relative_positions:
         return ()
-    buckets = shape.relative_attention_num_buckets
+    buckets = shape.embedding.relative_buckets
     return (RelativePositionBias(shape.seq_length, shape.heads, buckets, shape.precision),)
 
 
-def _cross_attention(shape: Shape, encoder: Shape) -> tuple[Operator, ...]:
+def cross_attention(shape: Shape, encoder: Shape) -> tuple[Operator, ...]:
     """Queries of the decoder's state, keys and values of the encoder's output, attention, and its output."""
-    precision, cut, bias = shape.precision, shape.cut, shape.add_bias_linear
+    precision, cut, bias = shape.precision, shape.cut, shape.attention.bias
     queries, keys = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
     question = Linear(shape.seq_length, shape.hidden_size, queries, bias, precision, kept_share=shape.kept_share)
     answer = Linear(
@@ -144,23 +147,23 @@ def _cross_attention(shape: Shape, encoder: Shape) -> tuple[Operator, ...]:
         2 * keys,
         bias,
         precision,
-        splits=(keys, keys) if shape.normalization == "rmsnorm" else (),
+        splits=(keys, keys) if shape.norm.kind == "rmsnorm" else (),
         kept_share=shape.kept_share,
         keeps_input=False,
     )
     output = Linear(shape.seq_length, queries, shape.hidden_size, bias, precision)
     sizes = (shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size)
-    soft = fuses(shape.fused, "softmax")
+    soft = fuses(shape.software.fused, "softmax")
     core = (
         FlashCrossAttention(*sizes, shape.dropout, soft, precision, keys=encoder.seq_length)
-        if shape.attention == "flash"
+        if shape.attention.kind == "flash"
         else CrossAttention(
             *sizes,
             shape.dropout,
             soft,
             precision,
-            shape.softmax_group,
-            shape.wide_softmax,
+            shape.software.softmax_group,
+            shape.software.wide_softmax,
             keys=encoder.seq_length,
         )
     )

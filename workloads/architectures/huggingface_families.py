@@ -25,7 +25,8 @@ class Family:
 
     *fixed*: values of the `model:` section. *keys*: key of the section by key of the configuration. *defaults*: values
     of a configuration that leaves them out. *more*: further values from the whole configuration; it may raise
-    `Unsupported`. *below*: the path in the section of what *more* reads from a key, for messages.
+    `Unsupported`. *below*: the path in the section of what *more* reads from a key, for messages. *completed*: sizes
+    that a configuration says by other keys. *kind*: of the model.
     """
 
     fixed: Mapping[str, Any]
@@ -33,6 +34,14 @@ class Family:
     defaults: Mapping[str, Any]
     more: Callable[[Values], Values] = lambda config: {}
     below: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    completed: Callable[[Values], Values] = lambda config: {}
+    kind: str = "transformer"
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Keys of the section without which there is no model."""
+        sizes = ("num_layers", "hidden_size", "num_attention_heads", "seq_length", "vocab_size")
+        return sizes if self.kind == "transformer" else ()
 
 
 class Unsupported(Exception):  # noqa: N818 - model_section catches it
@@ -87,6 +96,23 @@ def truth(config: Values, key: str, default: bool = False) -> bool:
     return value
 
 
+def rotated(config: Values) -> Values:
+    """The share of a head's features that is rotated, if a configuration says it: a share, or so many features."""
+    given = config.get("rope_parameters")
+    inner = given.get("partial_rotary_factor") if isinstance(given, Mapping) else None
+    key = next((key for key in ("partial_rotary_factor", "rotary_pct") if config.get(key) is not None), "")
+    share = config[key] if key else inner
+    if share is None and config.get("rotary_dim"):
+        key, heads = "rotary_dim", whole(config, "num_attention_heads") or whole(config, "n_head", 1)
+        features = whole(config, "hidden_size") or whole(config, "n_embd")
+        share = whole(config, key) / (whole(config, "head_dim") or max(1, features // max(1, heads)))
+    if share is None:
+        return {}
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise Unsupported(key or "rope_parameters", f"rotates {str(share)[:60]!r} of a head; it must be 0 to 1 of it")
+    return {"partial_rotary_factor": share}
+
+
 def window(config: Values, turn: int = 1) -> Values:
     """A window of attention, if it is in use and shorter than the sequence.
 
@@ -132,6 +158,9 @@ ROUTED = {
 }
 """Keys of the DeepSeek family; heads have as many keys as queries."""
 
+INDEXED = {**ROUTED, **{key: key for key in ("index_topk", "index_n_heads", "index_head_dim")}}
+"""Keys of those whose attention is sparse, with an indexer."""
+
 
 def sparse_layers(config: Values) -> Values:
     """Layer i has experts if i + 1 is a multiple of ``decoder_sparse_step`` and it is not among ``mlp_only_layers``."""
@@ -168,6 +197,16 @@ def _deepseek(config: Values) -> Values:
 
 def _deepseek_v3(config: Values) -> Values:
     return {**_deepseek(config), "moe_router_bias": config.get("topk_method", "noaux_tc") == "noaux_tc"}
+
+
+def _indexed(config: Values) -> Values:
+    """A layer whose ``indexer_types`` is shared takes the tokens that the layer before chose (GLM-5.2)."""
+    kinds, layers = config.get("indexer_types"), config["num_hidden_layers"]
+    if kinds is None:
+        return _deepseek_v3(config)
+    if not isinstance(kinds, list) or len(kinds) != layers or {*map(str, kinds)} - {"full", "shared"}:
+        raise Unsupported("indexer_types", f"must be a list of full and shared for each of the {layers} layers")
+    return {**_deepseek_v3(config), "index_layers": [int(kind == "full") for kind in kinds]}
 
 
 def _glm(config: Values) -> Values:
@@ -260,6 +299,36 @@ EXPERT_FAMILIES: Mapping[str, Family] = {
             "n_shared_experts": 1,
         },
         _deepseek_v3,
+    ),
+    "deepseek_v32": Family(
+        LLAMA,
+        INDEXED,
+        {
+            **SILU,
+            "n_routed_experts": 256,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 2048,
+            "n_shared_experts": 1,
+            "index_topk": 2048,
+            "index_n_heads": 64,
+            "index_head_dim": 128,
+        },
+        _indexed,
+    ),
+    "glm_moe_dsa": Family(
+        LLAMA,
+        INDEXED,
+        {
+            **SILU,
+            "n_routed_experts": 256,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 2048,
+            "n_shared_experts": 1,
+            "index_topk": 2048,
+            "index_n_heads": 32,
+            "index_head_dim": 128,
+        },
+        _indexed,
     ),
     "kimi_k2": Family(LLAMA, ROUTED, {**SILU, "moe_intermediate_size": 2048}, _deepseek_v3),
     "glm4_moe": Family(

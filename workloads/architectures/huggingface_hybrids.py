@@ -51,7 +51,7 @@ def in_turn(layers: Sequence[Any]) -> list[Any]:
     return every[: next(turns, len(every))]
 
 
-def _count(config: Values) -> int:
+def layer_count(config: Values) -> int:
     """Return the number of layers. Raises `Unsupported` for one that is absurd."""
     layers = whole(config, "num_hidden_layers")
     if not 0 < layers <= MOST_LAYERS:
@@ -59,27 +59,28 @@ def _count(config: Values) -> int:
     return layers
 
 
-def _words(config: Values, key: str, known: Mapping[str, str]) -> list[str]:
+def words(config: Values, key: str, known: Mapping[str, str]) -> list[str]:
     """Return the blocks of all layers by the list, or the text, of *key*, whose words or letters are *known*."""
-    given, layers = config[key], _count(config)
+    given, layers = config[key], layer_count(config)
     words = list(given) if isinstance(given, str | list) else []
     if len(words) != layers or not all(isinstance(word, str) and word in known for word in words):
         raise Unsupported(key, f"must have one of {', '.join(known)} for each of the {layers} layers")
     return [known[word] for word in words]
 
 
-def _without_bias(config: Values, *keys: str) -> None:
+def without_bias(config: Values, *keys: str) -> None:
+    """Raise `Unsupported` if one of *keys* is true."""
     for key in keys:
         if truth(config, key):
             raise Unsupported(key, "biases of the products of a mixer are not modelled; it must be false")
 
 
-def _sizes(config: Values, places: Mapping[str, str]) -> Values:
+def sizes(config: Values, places: Mapping[str, str]) -> Values:
     """Return the sizes of a block by its keys."""
     return {name: whole(config, key) for key, name in places.items()}
 
 
-def _below(block: str, places: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
+def below(block: str, places: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
     """Return where the keys of a configuration stand in the section, of those that a *block* has."""
     return {key: ("blocks", block, name) for key, name in places.items()}
 
@@ -107,22 +108,28 @@ DELTA = {
 
 
 def _mamba2(config: Values) -> Values:
-    _without_bias(config, "use_bias")
-    block = _sizes(config, MAMBA2)
+    without_bias(config, "use_bias")
+    block = sizes(config, MAMBA2)
     return {"layers": ["mamba2"], "blocks": {"mamba2": {**block, "use_conv_bias": truth(config, "use_conv_bias")}}}
+
+
+def _layers_of_nemotron(config: Values) -> Values:
+    """As many layers as there are words or letters."""
+    found = config.get("layers_block_type") or config.get("hybrid_override_pattern")
+    return {"num_hidden_layers": len(found)} if isinstance(found, list | str) else {}
 
 
 def _nemotron(config: Values) -> Values:
     """Each layer is one block; heads of Mamba-2 are given, whatever ``expand`` says."""
-    _without_bias(config, "mamba_proj_bias", "use_bias", "mlp_bias")
+    without_bias(config, "mamba_proj_bias", "use_bias", "mlp_bias")
     config.get("expand")
     if config.get("layers_block_type") is not None:
-        blocks = _words(config, "layers_block_type", KINDS)
+        blocks = words(config, "layers_block_type", KINDS)
     elif config.get("hybrid_override_pattern") is not None:
-        blocks = _words(config, "hybrid_override_pattern", LETTERS)
+        blocks = words(config, "hybrid_override_pattern", LETTERS)
     else:
         raise Unsupported("model_type", "needs layers_block_type or hybrid_override_pattern, the block of each layer")
-    block = _sizes(config, OF_NEMOTRON)
+    block = sizes(config, OF_NEMOTRON)
     mixer = {"mamba2": {**block, "use_conv_bias": truth(config, "use_conv_bias")}} if "mamba2" in blocks else None
     made: Values = {
         "layers": in_turn(["mlp" if one == "moe" else one for one in blocks]),
@@ -132,22 +139,21 @@ def _nemotron(config: Values) -> Values:
     }
     if "moe" not in blocks:
         return made
-    if config.get("moe_latent_size") is not None:
-        raise Unsupported("moe_latent_size", "experts of another width than hidden_size are not modelled")
     return made | {
         "num_experts": whole(config, "n_routed_experts"),
         "moe_router_topk": whole(config, "num_experts_per_tok"),
         "moe_ffn_hidden_size": whole(config, "moe_intermediate_size"),
         "moe_shared_expert_intermediate_size": whole(config, "moe_shared_expert_intermediate_size"),
         "moe_router_bias": True,  # the correction of the scores
+        "moe_latent_size": whole(config, "moe_latent_size"),
         "moe_layer_freq": in_turn([int(one == "moe") for one in blocks]),
     }
 
 
 def _jamba(config: Values) -> Values:
     """Layer i has attention if i modulo the period is the offset, and experts likewise."""
-    _without_bias(config, "mamba_proj_bias")
-    layers = range(_count(config))
+    without_bias(config, "mamba_proj_bias")
+    layers = range(layer_count(config))
 
     def has(what: str) -> list[bool]:
         period, offset = whole(config, f"{what}_layer_period"), whole(config, f"{what}_layer_offset")
@@ -157,7 +163,7 @@ def _jamba(config: Values) -> Values:
 
     rank = {} if config.get("mamba_dt_rank") == "auto" else {"time_step_rank": whole(config, "mamba_dt_rank")}
     block = {
-        **_sizes(config, MAMBA),
+        **sizes(config, MAMBA),
         **rank,
         "use_conv_bias": truth(config, "mamba_conv_bias"),
         "inner_norms": True,
@@ -173,18 +179,26 @@ def _jamba(config: Values) -> Values:
     }
 
 
+def _qwen3_5(config: Values) -> Values:
+    """As Qwen3-Next, but with the feed-forward network of Qwen 3."""
+    own = {"shared_expert_intermediate_size": 0, **config, "num_experts": None}
+    dense = _qwen3_next(own)
+    config.get("layer_types")
+    return {key: dense[key] for key in ("layers", "blocks")}
+
+
 def _qwen3_next(config: Values) -> Values:
     """The last layer of each ``full_attention_interval`` has attention, the others a gated delta net."""
-    layers, turn = _count(config), whole(config, "full_attention_interval")
+    layers, turn = layer_count(config), whole(config, "full_attention_interval")
     if config.get("layer_types") is not None:
         known = {"linear_attention": "gated_delta_net", "full_attention": "attention"}
-        mixers = _words(config, "layer_types", known)
+        mixers = words(config, "layer_types", known)
     elif turn < 1:
         raise Unsupported("full_attention_interval", f"must be a whole number of at least 1, not {turn}")
     else:
         mixers = ["attention" if (layer + 1) % turn == 0 else "gated_delta_net" for layer in range(layers)]
     shared = whole(config, "shared_expert_intermediate_size")
-    block = _sizes(config, DELTA)
+    block = sizes(config, DELTA)
     return {
         **sparse_layers(config),
         "layers": in_turn([[mixer, "mlp"] for mixer in mixers]),
@@ -193,6 +207,19 @@ def _qwen3_next(config: Values) -> Values:
         "moe_shared_expert_gate": bool(shared),
     }
 
+
+OF_QWEN = {
+    **SILU,
+    "head_dim": 256,
+    "shared_expert_intermediate_size": 512,
+    "full_attention_interval": 4,
+    "partial_rotary_factor": 0.25,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
 
 HYBRID_FAMILIES: Mapping[str, Family] = {
     "mamba2": Family(
@@ -216,7 +243,7 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
             "use_conv_bias": True,
         },
         _mamba2,
-        _below("mamba2", MAMBA2),
+        below("mamba2", MAMBA2),
     ),
     "nemotron_h": Family(
         WITHOUT_POSITIONS,
@@ -242,7 +269,8 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
             "moe_shared_expert_intermediate_size": 7688,
         },
         _nemotron,
-        _below("mamba2", OF_NEMOTRON),
+        below("mamba2", OF_NEMOTRON),
+        _layers_of_nemotron,
     ),
     "jamba": Family(
         WITHOUT_POSITIONS,
@@ -265,27 +293,33 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
             "mamba_conv_bias": True,
         },
         _jamba,
-        _below("mamba", MAMBA),
+        below("mamba", MAMBA),
+    ),
+    "qwen3_5_text": Family(
+        {**LLAMA, "qk_norm": "per_head", "attention_output_gate": True},
+        LLAMA_KEYS,
+        OF_QWEN,
+        _qwen3_5,
+        below("gated_delta_net", DELTA),
+    ),
+    "qwen3_5_moe_text": Family(
+        {**LLAMA, "qk_norm": "per_head", "attention_output_gate": True},
+        NAMED,
+        {**OF_QWEN, "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512},
+        _qwen3_next,
+        below("gated_delta_net", DELTA),
     ),
     "qwen3_next": Family(
         {**LLAMA, "qk_norm": "per_head", "attention_output_gate": True},
         NAMED,
         {
-            **SILU,
-            "head_dim": 256,
+            **OF_QWEN,
             "num_experts": 512,
             "num_experts_per_tok": 10,
             "moe_intermediate_size": 512,
-            "shared_expert_intermediate_size": 512,
-            "full_attention_interval": 4,
-            "linear_num_key_heads": 16,
-            "linear_num_value_heads": 32,
-            "linear_key_head_dim": 128,
-            "linear_value_head_dim": 128,
-            "linear_conv_kernel_dim": 4,
         },
         _qwen3_next,
-        _below("gated_delta_net", DELTA),
+        below("gated_delta_net", DELTA),
     ),
 }
 """The families by ``model_type``."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Flag, Index, Section, number
 from clustersim.simulator.reading.validation import Fault
@@ -57,23 +58,21 @@ class VisionSpecification(Named):
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
         from clustersim.workloads.architectures.image_models import vision_transformer
-        from clustersim.workloads.architectures.shape import Shape
+        from clustersim.workloads.architectures.shape import Embedding, Mlp, SelfAttention, Shape
         from clustersim.workloads.operators.convolution import Image
 
+        heads = self.num_attention_heads
         shape = Shape(
             self.num_layers,
             self.hidden_size,
-            self.num_attention_heads,
-            self.num_attention_heads,
-            self.ffn_hidden_size or 4 * self.hidden_size,
             (self.image_size // self.patch_size) ** 2 + 1,
             self.num_classes,
-            tie_embeddings=False,
-            attention=self.attention,
-            attention_mask="full",
+            SelfAttention(heads, heads, kind=self.attention, mask="full"),
+            Mlp(self.ffn_hidden_size or 4 * self.hidden_size),
+            embedding=Embedding(tied=False),
             dropout=bool(self.dropout),
             precision=precision,
-            fused=fused,
+            software=Software(fused=fused),
         )
         image = Image(self.num_channels, self.image_size, self.image_size)
         return vision_transformer(shape, image, self.patch_size, self.title)

@@ -14,8 +14,9 @@ from typing import Any
 
 from clustersim.simulator.hardware.kernel import BYTES, Operation
 from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.layer_parts import norm_operator
 from clustersim.workloads.architectures.shape import Shape
-from clustersim.workloads.architectures.transformer import Transformer, transformer, transformer_operators
+from clustersim.workloads.architectures.transformer import Transformer, transformer
 from clustersim.workloads.operators.convolution import Convolution, Image, Window, sides
 from clustersim.workloads.operators.elementwise import RESIDUAL, Elementwise, dropout, elementary
 from clustersim.workloads.operators.embedding import EMBEDDING
@@ -236,7 +237,9 @@ class VisionTransformer(Transformer):
 def vision_transformer(shape: Shape, image: Image, patch_size: int, name: str = "vision") -> VisionTransformer:
     """The model of *shape*; its sequence is the class token and the patches, its vocabulary the classes.
 
-    >>> base = Shape(12, 768, 12, 12, 3072, 197, 1000, tie_embeddings=False, attention_mask="full")
+    >>> from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention
+    >>> parts = SelfAttention(12, 12, mask="full"), Mlp(3072), Norm(), Embedding(tied=False)
+    >>> base = Shape(12, 768, 197, 1000, *parts)
     >>> vision_transformer(base, Image(3, 224, 224), 16).parameters
     86567656
     """
@@ -265,6 +268,6 @@ def _patches(shape: Shape, image: Image, patch_size: int) -> tuple[Operator, ...
 
 def _classes(shape: Shape) -> tuple[Operator, ...]:
     """A norm, the product of the class token's state that gives the classes, and the loss."""
-    norm = transformer_operators(shape)[0]
+    norm = norm_operator(shape)
     logits = Linear(1, shape.hidden_size, shape.vocab_size, precision=shape.precision)
     return norm, logits, cross_entropy(1, shape.vocab_size, shape.precision, shape.loss)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, Field, create_model
+from pydantic import Field, create_model
 
 from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.names_and_parameters import known
@@ -24,7 +24,10 @@ PACKAGE = "clustersim.workloads.blocks"
 ATTENTION, MLP = "attention", "mlp"
 """Blocks whose keys stand in the `model:` section itself; mlp is a mixture of experts where the layer has one."""
 
-Name = Annotated[str, AfterValidator(lambda name: known(name, PACKAGE, extra=(ATTENTION, MLP)))]
+KIND = "kind"
+"""The key below a name in ``blocks`` that says which block it is, if the name is none itself."""
+
+Name = Annotated[str, Field(min_length=1)]
 
 
 def block_class(name: str) -> type[Block]:
@@ -51,7 +54,7 @@ class LayerKeys(Section):
     mlp]]. By default every layer is [attention, mlp]."""
     blocks: dict[str, dict[str, Any]] | None = None
     """Keys of blocks by their names, such as mamba2: {state_size: 128, chunk_size: 256}. Those of attention and mlp
-    stand in this section itself."""
+    stand in this section itself. A name of your own says its kind: wide: {kind: feed_forward, width: 28672}."""
 
     @property
     def patterns(self) -> tuple[tuple[str, ...], ...]:
@@ -64,13 +67,29 @@ class LayerKeys(Section):
         named = self._named()
         return tuple(tuple(named.get(one, one) for one in pattern) for pattern in self.patterns)
 
+    def kind_of(self, name: str) -> str:
+        """The block that *name* in ``layers`` stands for: that of its key ``kind``, or the block of that name."""
+        keys = (self.blocks or {}).get(name, {})
+        return str(keys.get(KIND, name))
+
+    def _check_names(self) -> None:
+        """Raise `Fault` for a name in ``layers`` that is no block."""
+        for number, one in enumerate(self.layers or ()):
+            for name in [one] if isinstance(one, str) else one:
+                own = KIND in (self.blocks or {}).get(name, {})
+                place = ("blocks", name, KIND) if own else ("layers", number)
+                try:
+                    known(self.kind_of(name), PACKAGE, extra=() if own else (ATTENTION, MLP))
+                except Fault as fault:
+                    raise Fault(place, fault.message, fault.hint) from None
+
     def _named(self) -> Mapping[str, Block]:
         names = sorted({name for pattern in self.patterns for name in pattern} - {ATTENTION, MLP})
         fields: dict[str, Any] = {}
         for number, name in enumerate(names):
             try:
                 fields[f"block{number}"] = (
-                    block_class(name),
+                    block_class(self.kind_of(name)),
                     Field(default_factory=dict, alias=name, validate_default=True),
                 )
             except Fault as fault:
@@ -78,7 +97,10 @@ class LayerKeys(Section):
         keys: Any = create_model("Blocks", __base__=Section, **fields)
         # a second level, so that faults are told at their keys below blocks
         holder: Any = create_model("Holder", __base__=Section, blocks=(keys, ...))
-        made: Any = holder.model_validate({"blocks": self.blocks or {}})
+        given = {
+            name: {key: one for key, one in keys.items() if key != KIND} for name, keys in (self.blocks or {}).items()
+        }
+        made: Any = holder.model_validate({"blocks": given})
         made = made.blocks
         return {name: getattr(made, f"block{number}") for number, name in enumerate(names)}
 
@@ -89,6 +111,7 @@ class LayerKeys(Section):
                 raise Fault("blocks", f"belongs to layers, which have {' and '.join(self.blocks)}; give layers too")
             return
         most("layers", len(self.layers), MOST_LAYERS)
+        self._check_names()
         used = {name for pattern in self.patterns for name in pattern}
         for name in self.blocks or ():
             if name in (ATTENTION, MLP):

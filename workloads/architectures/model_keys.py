@@ -16,7 +16,7 @@ from clustersim.simulator.reading.document import Document, Path
 from clustersim.simulator.reading.quantities import Section
 from clustersim.simulator.reading.validation import Fault
 
-KINDS = ("transformer", "vision", "convolutional", "profile", "unit")
+KINDS = ("transformer", "vision", "convolutional", "diffusion", "unet", "towers", "speech", "profile", "unit")
 """The kinds of model."""
 
 MOST_LAYERS = 10_000
@@ -108,6 +108,7 @@ ACTIVATIONS: Mapping[str, str] = {
     "gelu_pytorch_tanh": "gelu_new",
     "relu2": "squared_relu",
     "gated-gelu": "geglu",
+    "gated-silu": "swiglu",
 }
 """Names of activations. Models with ``silu``, such as Llama's, multiply it by a second product: SwiGLU."""
 

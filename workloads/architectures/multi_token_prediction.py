@@ -39,7 +39,9 @@ class NextTokens(Transformer):
 def next_tokens(shape: Shape, name: str = "transformer", notes: tuple[str, ...] = ()) -> NextTokens:
     """The model of *shape* with `Shape.num_nextn_predict_layers` modules behind its head.
 
-    >>> small = Shape(2, 64, 4, 4, 256, 32, 512, tie_embeddings=False, num_nextn_predict_layers=1)
+    >>> from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention
+    >>> parts = SelfAttention(4, 4), Mlp(256), Norm(), Embedding(tied=False)
+    >>> small = Shape(2, 64, 32, 512, *parts, num_nextn_predict_layers=1)
     >>> one, none = next_tokens(small), transformer(small)
     >>> one.parameters - none.parameters == none.layers[2].parameters + 2 * 64 * 64 + 3 * 2 * 64
     True
@@ -52,7 +54,7 @@ def next_tokens(shape: Shape, name: str = "transformer", notes: tuple[str, ...] 
     values = {one.name: getattr(model, one.name) for one in fields(model)}
     values["layers"] = [*model.layers, *(OperatorLayer(one, HEAD, operators, 4.0) for one in modules)]
     values["tied_parameters"] = shape.vocabulary * shape.hidden_size
-    values["tied_layers"] = ("head", *modules) if shape.tie_embeddings else (*modules,)
+    values["tied_layers"] = ("head", *modules) if shape.embedding.tied else (*modules,)
     return NextTokens(**values)
 
 
@@ -62,7 +64,7 @@ def _joined(shape: Shape) -> tuple[Operator, ...]:
     table = replace(embedding((shape.vocabulary,), rows, hidden, precision), parameters=())
     looked_up = vocabulary_parallel_embedding(table, cut, shape.hidden_bytes * cut.sequence_shards)
     norm = head_operators(shape)[0]
-    own = rows // cut.sequence_shards
+    own = shape.own_rows
     width = BYTES[precision]
     beside = Elementwise(own * 2 * hidden, 2.0 * width, 2.0 * width, precision=precision, operation=CONCATENATION)
     # every rank computes the whole product on its positions
@@ -72,5 +74,5 @@ def _joined(shape: Shape) -> tuple[Operator, ...]:
 
 def _shared_head(shape: Shape) -> tuple[Operator, ...]:
     """A norm, the logits by the model's matrix, which is not counted again, and the loss."""
-    norm, *rest = head_operators(replace(shape, tie_embeddings=True))
+    norm, *rest = head_operators(replace(shape, embedding=replace(shape.embedding, tied=True)))
     return norm, *rest

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.workloads.operators.attentions.core_attention import CoreAttention, LatentAttention
+from clustersim.workloads.operators.attentions.core_attention import CoreAttention, FlashAttention
 from clustersim.workloads.operators.elementwise import LAYER_NORM, RMS_NORM
 from clustersim.workloads.operators.experts.mixture import Mixture
 from clustersim.workloads.operators.linear import Linear, SharedInput
@@ -60,12 +60,16 @@ def _named(operators: Sequence[Operator], names: frozenset[str]) -> Iterator[Rer
 
 def _expansion(operators: Sequence[Operator]) -> range:
     """The places of what makes queries, keys and values from small vectors; norms among them run by their own name."""
-    core = next((place for place, one in enumerate(operators) if isinstance(_whole(one), LatentAttention)), None)
+    core = next((place for place, one in enumerate(operators) if _of_latent_vectors(_whole(one))), None)
     if core is None:
         return range(0)
     products = [place for place in range(core) if isinstance(_whole(operators[place]), Linear)]
     # without a small vector of queries their product comes before the small one of keys and values
     return range(products[-2] if len(products) > 1 and products[-1] - products[-2] == 2 else products[-1], core)
+
+
+def _of_latent_vectors(operator: Operator) -> bool:
+    return isinstance(operator, FlashAttention) and operator.value_size > 0
 
 
 def _between_products(operators: Sequence[Operator], every: int) -> Iterator[Rerun]:

@@ -1,20 +1,21 @@
-"""The `model:` section of a scenario, and a file of `workloads/models`, is one of five kinds of model.
+"""The `model:` section of a scenario, and a file of `workloads/models`, is one of nine kinds of model.
 
-transformer (from shapes), vision (a vision transformer), convolutional (from layers), profile (measured) and unit
-(given durations). Without `kind` a mapping with `profile` is a profile and any other a transformer. A preset is merged
-below the section beforehand.
+transformer (from shapes), vision (a vision transformer), convolutional (from layers), diffusion, unet, towers (of
+images and text), speech, profile (measured) and unit (given durations). Without `kind` a mapping with `profile` is a
+profile and any other a transformer. A preset is merged below the section beforehand.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, Tag, model_validator
 
+from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.lookup import data_file
-from clustersim.simulator.reading.quantities import Amount, Count, Flag, Index, Quantity, Section, Time, number
+from clustersim.simulator.reading.quantities import Count, Flag, Index, Section, number
 from clustersim.simulator.reading.validation import Chosen, Fault, validated
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.workloads.architectures.attention_keys import KINDS as ATTENTION_KINDS
@@ -26,6 +27,7 @@ from clustersim.workloads.architectures.attention_keys import (
     windows_of,
 )
 from clustersim.workloads.architectures.block_keys import ExpertKeys, LoraKeys
+from clustersim.workloads.architectures.generative_keys import DiffusionSpecification, UNetSpecification
 from clustersim.workloads.architectures.image_model_keys import ConvolutionalSpecification, VisionSpecification
 from clustersim.workloads.architectures.layer_keys import ATTENTION, LayerKeys
 from clustersim.workloads.architectures.model_keys import (
@@ -38,8 +40,13 @@ from clustersim.workloads.architectures.model_keys import (
     most,
     with_plain_keys,
 )
+from clustersim.workloads.architectures.timed_model_keys import ProfileSpecification, UnitSpecification
+from clustersim.workloads.architectures.tower_keys import SpeechSpecification, TowersSpecification, VisionTowerKeys
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.operator_names import Fused
+
+if TYPE_CHECKING:
+    from clustersim.workloads.architectures.shape import Embedding, SelfAttention, Shape
 
 
 class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
@@ -65,11 +72,11 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
     """Entries of the vocabulary. Required without a preset."""
     tie_embeddings: Flag = True
     """Embedding and logits share one matrix. Also tie_word_embeddings."""
-    activation: Literal["gelu", "gelu_new", "relu", "squared_relu", "swiglu", "geglu"] = "gelu"
+    activation: Literal["gelu", "gelu_new", "relu", "squared_relu", "xielu", "swiglu", "geglu"] = "gelu"
     """Activation of the MLP; swiglu (also silu) and geglu have three matrices. Also hidden_act, activation_function."""
     attention: AttentionKeys = "unfused"
     """unfused stores the scores, flash does not; the import path of operators of your own; or a section with a kind:
-    sparse, low_rank, lsh or memory."""
+    sparse, low_rank, lsh, memory, linear or performer."""
     attention_window: Windows | None = None
     """Positions to which each one attends, for flash; by default all before it. With options: {size: 512, every: "5 of
     6"}, or a list of windows in turn over the layers (0: all positions). Also sliding_window."""
@@ -83,6 +90,8 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
     """Kind of the norms."""
     norm_bias: Flag = True
     """Layer norms have a bias."""
+    norm_weight: Flag = True
+    """Norms of the residual stream have weights; those of OLMo have none."""
     norm_placement: Literal["before", "after", "both"] = "before"
     """Norms of a causal model: before each block, after it (of its output, before the residual sum), or both."""
     qk_norm: Literal["none", "per_head", "all_heads"] = "none"
@@ -108,10 +117,16 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
     """The product that makes queries, keys and values has a bias even if other linear operators have none."""
     attention_bias: Flag = False
     """All products of attention have biases even if other linear operators have none."""
+    mlp_bias: Flag = False
+    """Products of the MLP have biases even if other linear operators have none (GPT-J)."""
     attention_sinks: Flag = False
     """Each head has a learned score that belongs to no position (GPT-OSS)."""
     attention_output_gate: Flag = False
     """A gate, made with the queries, scales each feature that attention gives (Qwen3-Next)."""
+    partial_rotary_factor: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 1.0
+    """Share of the features of a head that rotary positions turn, 0 to 1; GPT-NeoX has 0.25, GLM-4 0.5."""
+    residual_streams: Count = 1
+    """Residual streams of hyper-connections, from which each block takes a mixture (DeepSeek-V4: 4)."""
     dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.1
     """Probability of dropout, 0 to 1; above 0 its kernels and masks count."""
     embedding_norm: Flag = False
@@ -124,6 +139,8 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
     """The logits of a causal model have a bias."""
     lora: LoraKeys | None = None
     """Fine-tuning by low-rank adapters of a frozen model; by default all parameters are trained."""
+    vision: VisionTowerKeys | None = None
+    """A tower of images and its projector, whose tokens are among those of a sample; by default the model sees none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -141,7 +158,7 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
         most("hidden_size", self.hidden_size, MOST_FEATURES)
         most("ffn_hidden_size", self.ffn_hidden_size or 0, 100 * MOST_FEATURES)
         most("head_dim", self.head_dim or 0, MOST_FEATURES)
-        if self.head_dim is None:
+        if self.head_dim is None and self.kv_lora_rank is None:
             divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
         if self.num_key_value_heads is not None:
             divides("num_key_value_heads", self.num_key_value_heads, "num_attention_heads", self.num_attention_heads)
@@ -171,12 +188,31 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
             "num_decoder_layers": self.num_decoder_layers is not None,
             "lora": self.lora is not None,
         }
+        if self.residual_streams > 1:
+            others = {**beside, "num_nextn_predict_layers": self.num_nextn_predict_layers is not None}
+            for what in (what for what, value in others.items() if value):
+                raise Fault("residual_streams", f"is not modelled with {what}; leave one of them out")
         if self.attention_output_gate and (self.kv_lora_rank or self.num_decoder_layers):
             raise Fault(
                 "attention_output_gate", "is not modelled with latent attention, nor with a decoder; leave it out"
             )
         self.check_layers(self.hidden_size, beside)
+        self._sound_vision({**beside, "num_nextn_predict_layers": bool(self.num_nextn_predict_layers)})
         return self
+
+    def _sound_vision(self, beside: dict[str, bool]) -> None:
+        """Check that the tower of images fits the model."""
+        if self.vision is None:
+            return
+        for what in (what for what, given in beside.items() if given):
+            raise Fault("vision", f"is not modelled with {what}; leave one of them out")
+        if self.vision.projector.widths[-1] != self.hidden_size:
+            last = self.vision.projector.widths[-1]
+            raise Fault(
+                ("vision", "projector", "widths"), f"end with {last}, not with hidden_size = {self.hidden_size}"
+            )
+        if (tokens := self.vision.tower().tokens) > self.seq_length:
+            raise Fault(("vision", "images"), f"have {tokens} tokens, more than seq_length = {self.seq_length}")
 
     @property
     def attention_name(self) -> str:
@@ -203,7 +239,8 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
         """Check that adapters fit the model."""
         if self.lora is None:
             return
-        self.lora.check(gated=self.activation in ("swiglu", "geglu"), hidden_size=self.hidden_size)
+        gated = self.activation in ("swiglu", "geglu")
+        self.lora.check(gated=gated, hidden_size=self.hidden_size, tied=self.tie_embeddings)
         if self.num_experts:
             self.lora.check_experts()
         unknown = {
@@ -234,92 +271,84 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
-        from clustersim.workloads.architectures.shape import Shape
-
-        own = {*Named.model_fields, *ExpertKeys.model_fields, *LatentKeys.model_fields, *LayerKeys.model_fields}
-        own |= {"kind", "attention_window"}
-        given = self.model_dump(exclude=own)
-        given |= {
-            "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
-            "ffn_hidden_size": self.ffn_hidden_size or 4 * self.hidden_size,
-            "windows": windows_of(self.attention_window),
-            "head_dim": self.head_dim or 0,
-            "position_rows": self.position_rows or 0,
-            "document_length": _in_turn(self.document_length),
-            "dropout": bool(self.dropout),
-            "attention_mask": self.attention_mask or "",
-            "num_decoder_layers": self.num_decoder_layers or 0,
-            "decoder_seq_length": self.decoder_seq_length or self.seq_length,
-            "num_nextn_predict_layers": self.num_nextn_predict_layers or 0,
-            "experts": self.experts(self.ffn_hidden_size or 4 * self.hidden_size, self.num_layers, folder),
-            "latent": self.latent,
-            "attention": self.attention if isinstance(self.attention, str) else self.attention.made(),
-            "lora": self.lora.lora() if self.lora else None,
-            "layers": self.made_layers,
-        }
-        shape = Shape(**given, precision=precision, fused=fused)
-        if self.num_decoder_layers:
+        shape = self._shape(precision, fused, folder)
+        if shape.decoder:
             from clustersim.workloads.architectures.encoder_decoder import encoder_decoder
 
             return encoder_decoder(shape, self.title)
-        if self.num_nextn_predict_layers:
+        if shape.num_nextn_predict_layers:
             from clustersim.workloads.architectures.multi_token_prediction import next_tokens
 
             return next_tokens(shape, self.title)
+        if self.vision:
+            from clustersim.workloads.architectures.vision_language import vision_language
+
+            return vision_language(shape, self.vision.tower(), self.title)
         from clustersim.workloads.architectures.transformer import transformer
 
         return transformer(shape, self.title)
 
+    def _shape(self, precision: str, fused: Fused, folder: Path | None) -> Shape:
+        from clustersim.workloads.architectures.shape import Decoder, Mlp, Norm, Shape
 
-class ProfileSpecification(Named):
-    """Measured layers."""
+        width = self.ffn_hidden_size or 4 * self.hidden_size
+        tokens = self.decoder_seq_length or self.seq_length
+        return Shape(
+            self.num_layers,
+            self.hidden_size,
+            self.seq_length,
+            self.vocab_size,
+            self._attention,
+            Mlp(width, self.activation, bias=self.add_bias_linear or self.mlp_bias),
+            Norm(self.normalization, self.norm_bias, self.norm_placement, self.norm_weight),
+            self._embedding,
+            self.experts(width, self.num_layers, folder),
+            self.made_layers,
+            block=self.block,
+            head=self.head,
+            head_bias=self.head_bias,
+            num_nextn_predict_layers=self.num_nextn_predict_layers or 0,
+            residual_streams=self.residual_streams,
+            decoder=Decoder(self.num_decoder_layers, tokens) if self.num_decoder_layers else None,
+            dropout=bool(self.dropout),
+            precision=precision,
+            software=Software(fused=fused),
+            lora=self.lora.lora() if self.lora else None,
+        )
 
-    kind: Annotated[Literal["profile"], KNOWN] = "profile"
-    """profile: from measured layers."""
-    profile: Annotated[str, Field(min_length=1)]
-    """CSV file of measured layers, relative to the scenario: forward_ms, backward_ms, activation_bytes,
-    parameter_bytes. Required."""
-    model: str | None = None
-    """The model, where the file has several."""
-    batch_size: Count | None = None
-    """Samples on which the layers were measured, where the file does not say."""
+    @property
+    def _attention(self) -> SelfAttention:
+        from clustersim.workloads.architectures.shape import SelfAttention
 
-    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
-        """The model; durations are as measured, whatever *precision* and *fused*. Paths are relative to *folder*."""
-        from clustersim.workloads.architectures.timed_models import profile
+        return SelfAttention(
+            self.num_attention_heads,
+            self.num_key_value_heads or self.num_attention_heads,
+            head_dim=self.head_dim or 0,
+            kind=self.attention if isinstance(self.attention, str) else self.attention.made(),
+            latent=self.latent,
+            mask=self.attention_mask or "",
+            windows=windows_of(self.attention_window),
+            document_length=_in_turn(self.document_length),
+            qk_norm=self.qk_norm,
+            bias=self.add_bias_linear or self.attention_bias,
+            qkv_bias=self.add_qkv_bias,
+            sinks=self.attention_sinks,
+            output_gate=self.attention_output_gate,
+            rotary_share=self.partial_rotary_factor,
+        )
 
-        return profile((folder or Path()) / self.profile, self.model, self.batch_size, precision)
+    @property
+    def _embedding(self) -> Embedding:
+        from clustersim.workloads.architectures.shape import Embedding
 
-
-class UnitSpecification(Named):
-    """Durations that are given per layer and micro-batch; the optimizer takes no time."""
-
-    kind: Annotated[Literal["unit"], KNOWN]
-    """unit: given durations. Required."""
-    num_layers: Count
-    """Layers. Required."""
-    forward: Time
-    """Time of a layer's forward pass of one micro-batch. Required"""
-    backward: Time
-    """Time of a layer's backward pass of one micro-batch. Required"""
-    parameters: Quantity = 0.0
-    """Parameters of the whole model, e.g. 25.6M."""
-    activations: Amount = 0.0
-    """Bytes of the activations at a layer's boundary, for one micro-batch"""
-
-    @model_validator(mode="after")
-    def _sound(self) -> UnitSpecification:
-        most("num_layers", self.num_layers, MOST_LAYERS)
-        if not self.parameters.is_integer():
-            raise Fault("parameters", f"must be a whole number, not {self.parameters}")
-        return self
-
-    def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
-        """The model; durations are as given, whatever *precision* and *fused*."""
-        from clustersim.workloads.architectures.timed_models import unit_model
-
-        sizes = int(self.parameters), self.activations
-        return unit_model(self.num_layers, self.forward, self.backward, *sizes, precision=precision, name=self.title)
+        return Embedding(
+            tied=self.tie_embeddings,
+            norm=self.embedding_norm,
+            positions=self.position_embedding_type,
+            position_rows=self.position_rows or 0,
+            relative_buckets=self.relative_attention_num_buckets,
+            type_rows=self.type_vocab_size,
+        )
 
 
 def _kind(value: Any) -> str:
@@ -333,6 +362,10 @@ ModelSpecification = Annotated[
     Annotated[TransformerSpecification, Tag("transformer")]
     | Annotated[VisionSpecification, Tag("vision")]
     | Annotated[ConvolutionalSpecification, Tag("convolutional")]
+    | Annotated[DiffusionSpecification, Tag("diffusion")]
+    | Annotated[UNetSpecification, Tag("unet")]
+    | Annotated[TowersSpecification, Tag("towers")]
+    | Annotated[SpeechSpecification, Tag("speech")]
     | Annotated[ProfileSpecification, Tag("profile")]
     | Annotated[UnitSpecification, Tag("unit")],
     Chosen(_kind),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.reading.quantities import Section
-from clustersim.workloads.operators.attentions.context_parallel import ALONE, Context
+from clustersim.workloads.operators.attentions.context_parallel import ALONE, ContextCut
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.low_precision import LowPrecision, scaled
 from clustersim.workloads.operators.operator import Exchange, Operator
@@ -33,7 +33,7 @@ class HiddenStates:
     features: int
     precision: str = "fp32"
     cut: Cut = WHOLE
-    context: Context = ALONE
+    context: ContextCut = ALONE
     fused: Fused = True
     low: LowPrecision | None = None
     kept_share: int = 1
@@ -84,7 +84,7 @@ class Block(Section):
         """
         return {}
 
-    def context_fault(self, hidden: HiddenStates, context: Context) -> str:
+    def context_fault(self, hidden: HiddenStates, context: ContextCut) -> str:
         """Why the block cannot be cut over *context*, "" if it can. *hidden*: before the cut. Default: it cannot."""
         return f"{type(self).__name__} is not made for it"
 

@@ -26,7 +26,7 @@ from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmu
 from clustersim.simulator.reading.quantities import Count, Flag
 from clustersim.simulator.reading.validation import Fault
 from clustersim.workloads.blocks._block import Block, HiddenStates, heads_for_positions
-from clustersim.workloads.operators.attentions.context_parallel import Context
+from clustersim.workloads.operators.attentions.context_parallel import ContextCut
 from clustersim.workloads.operators.elementwise import rms_norm
 from clustersim.workloads.operators.operator import Operator
 from clustersim.workloads.operators.parameter import ParameterTensor, matrix, parameter_tensors
@@ -55,6 +55,8 @@ class Mamba2(Block):
     """Positions of a chunk of the scan (Q): longer ones need fewer states and more products."""
     use_conv_bias: Flag = True
     """The convolution has a bias."""
+    gated_norm: Flag = True
+    """A norm of each group stands behind the gate (``mamba_rms_norm`` of Falcon-H1)."""
 
     def heads(self, features: int) -> int:
         """All heads. Raises `Fault` if head_dim does not divide the inner features."""
@@ -70,7 +72,7 @@ class Mamba2(Block):
             raise Fault("n_groups", f"{self.n_groups} does not divide the {heads} heads")
         return {"heads of mamba2": heads, "groups of mamba2": self.n_groups}
 
-    def context_fault(self, hidden: HiddenStates, context: Context) -> str:
+    def context_fault(self, hidden: HiddenStates, context: ContextCut) -> str:
         """Ranks must divide the heads of a tensor-parallel rank, and its groups, or be a multiple of them."""
         heads, groups = self.heads(hidden.features) // hidden.ranks, self.n_groups // hidden.ranks
         if heads % context.ranks:
@@ -84,7 +86,7 @@ class Mamba2(Block):
         inner, shared = heads * self.head_dim, groups * self.state_size
         parts = hidden.context.ranks
         repeated = max(1, parts // groups)
-        scan = ChunkedScan(
+        scan = StateSpaceScan(
             hidden.whole_length,
             heads // parts,
             groups * repeated // parts,
@@ -108,13 +110,13 @@ class Mamba2(Block):
         return (
             hidden.into(2 * inner + 2 * shared + heads),
             *heads_for_positions((convolution, scan), given, (inner,), hidden),
-            rms_norm(hidden.rows, inner, hidden.precision),
+            *(rms_norm(hidden.rows, inner, hidden.precision),) * self.gated_norm,
             hidden.out_of(inner),
         )
 
 
 @dataclass(frozen=True)
-class ChunkedScan(Operator):
+class StateSpaceScan(Operator):
     """The scan of *heads* in *groups* over *length* positions, in chunks of *chunk*, with its gate.
 
     FLOPs are model FLOPs, of whole squares of a chunk and without what the backward pass computes again; shapes are

@@ -46,9 +46,9 @@ def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]
     """
     layers = {layer.name: layer for layer in model.layers}
     found: dict[int, dict[str, Weights]] = {}
-    computed = {op.layer for op in program.distinct()}
+    computed = {op.layer for op in program.computations()}
     copies = [] if model.layers[0].name in computed else [name for name in model.sharing if name in computed]
-    for op in program.distinct():
+    for op in program.computations():
         if not (op.action and op.action.phase == "F" and op.layer) or op.layer in found.get(op.action.stage, ()):
             continue
         if op.layer not in layers:
@@ -101,7 +101,7 @@ def reduce_gradients(
     program = _with_kept(program, reduction, [own for several in buckets.values() for own in several])
     updates = updated_stages(program)
     final = final_backwards(program, updates)
-    program = program.materialise(None if every else {action.micro_batch for action in final})
+    program = program.materialise({action.micro_batch for action in final})
     completing = {names[-1] for place, names in backward_ops(program).items() if every or place[0] in final}
     # ops of a stream run in order: the optimizer waits for the last one of each stream
     pending: dict[tuple[int, str], str] = {}
@@ -144,9 +144,8 @@ def updated_stages(program: Program) -> dict[str, frozenset[int]]:
 
     They are its own stage and the stages without a step of their own: one step at the end is for all stages of a rank.
     """
-    stages = {op.action.stage for op in program.distinct() if op.action and op.action.phase == "F"}
-    steps = (op for op in program.distinct() if isinstance(op, Compute))
-    updates = {op.name: op.action.stage for op in steps if op.action and op.action.phase == "O"}
+    stages = {op.action.stage for op in program.computations() if op.action and op.action.phase == "F"}
+    updates = {op.name: op.action.stage for op in program.computations() if op.action and op.action.phase == "O"}
     shared = stages - set(updates.values())
     return {name: frozenset({stage, *shared}) for name, stage in updates.items()}
 
@@ -184,8 +183,8 @@ def backward_ops(program: Program) -> dict[tuple[Action, str], list[str]]:
     Blocks that are not materialised count by template.
     """
     found: dict[tuple[Action, str], list[str]] = {}
-    for op in program.distinct():
-        if isinstance(op, Compute) and op.action and op.layer and op.action.phase in "BW":
+    for op in program.computations():
+        if op.action and op.layer and op.action.phase in "BW":
             found.setdefault((op.action, op.layer), []).append(op.name)
     return found
 
@@ -237,24 +236,24 @@ def gradient_norm(schedule: Schedule, axes: Sequence[str], *, synchronous: bool 
 
 def _before_first_update(program: Program, synchronous: bool) -> Program:
     firsts: dict[int | None, str] = {}  # by batch
-    for op in program.distinct():
+    for op in program.in_phase("O"):
         # what runs beside the step, such as the sum of tied embeddings, does not wait for the norm
-        if op.stream == COMPUTE and op.action and op.action.phase == "O":
+        if op.stream == COMPUTE and op.action:
             firsts.setdefault(op.action.micro_batch, op.name)
 
     def change(op: Op) -> Iterator[Op]:
-        if op.action and firsts.get(op.action.micro_batch) == op.name:
-            yield Collective(
-                name="gradient norm" if op.action.micro_batch is None else f"{op.name}.norm",
-                kind="all_reduce",
-                over="norm",
-                nbytes=NORM_BYTES,
-                stream=COMPUTE if synchronous else "norm",
-                after=op.after,
-            )
+        whole = op.action is None or op.action.micro_batch is None
+        yield Collective(
+            name="gradient norm" if whole else f"{op.name}.norm",
+            kind="all_reduce",
+            over="norm",
+            nbytes=NORM_BYTES,
+            stream=COMPUTE if synchronous else "norm",
+            after=op.after,
+        )
         yield op
 
-    return program.map_ops(change)
+    return program.map_ops(change, {*firsts.values()})
 
 
 def tensor_norms(program: Program, tensors: Mapping[int, int], over: str) -> Program:
@@ -266,7 +265,7 @@ def tensor_norms(program: Program, tensors: Mapping[int, int], over: str) -> Pro
     updates = updated_stages(program)
 
     def change(op: Op) -> Iterator[Op]:
-        if op.name in updates and _has_tensor_norms(op):
+        if _has_tensor_norms(op):
             nbytes = NORM_BYTES * sum(tensors.get(stage, 0) for stage in updates[op.name])
             for of in ("weights", "updates") if nbytes else ():
                 name = f"{op.name}.norms of {of}{'' if over == REPLICAS else f' over {over}'}"
@@ -275,7 +274,7 @@ def tensor_norms(program: Program, tensors: Mapping[int, int], over: str) -> Pro
                 )
         yield op
 
-    return program.map_ops(change)
+    return program.map_ops(change, updates)
 
 
 def _has_tensor_norms(op: Op) -> bool:
@@ -287,7 +286,8 @@ def split_tensor_norms(schedule: Schedule, model: Model, axes: Sequence[str]) ->
 
     *model* has its layers as one rank holds them. All tensors of a rank are counted, those that are whole too.
     """
-    if not axes or not any(map(_has_tensor_norms, (op for program in schedule.programs for op in program.distinct()))):
+    computed = (op for program in schedule.programs for op in program.computations())
+    if not axes or not any(map(_has_tensor_norms, computed)):
         return schedule
     axis = schedule.mesh.joint(*axes)
     if all(len(group) == 1 for group in axis.groups):
@@ -310,14 +310,11 @@ def sharded_gradient_norm(program: Program, over: str) -> Program:
     updates = updated_stages(program)
 
     def change(op: Op) -> Iterator[Op]:
-        if op.name in updates:
-            norm = f"{op.name}.norm"
-            yield Collective(
-                name=norm, action=op.action, kind="all_reduce", over=over, nbytes=NORM_BYTES, after=op.after
-            )
+        norm = f"{op.name}.norm"
+        yield Collective(name=norm, action=op.action, kind="all_reduce", over=over, nbytes=NORM_BYTES, after=op.after)
         yield op
 
-    return program.map_ops(change)
+    return program.map_ops(change, updates)
 
 
 ACCUMULATIONS = ("fused", "added", "cast", "autocast")
@@ -359,12 +356,15 @@ def accumulated(schedule: Schedule, model: Model, nbytes: float) -> Schedule:
 
 
 def _accumulated(program: Program, traffic: dict[str, float]) -> Program:
-    def change(op: Op) -> Iterator[Op]:
-        if isinstance(op, Compute) and _completes(op) and op.layer in traffic:
-            op = replace(op, kernels=(*op.kernels, memory_bound(traffic[op.layer], launches=0, operation=ACCUMULATION)))
-        yield op
+    completing = (op for op in program.computations() if _completes(op))
+    added = {op.name: traffic[op.layer] for op in completing if op.layer in traffic}
 
-    return program.map_ops(change)
+    def change(op: Op) -> Iterator[Op]:
+        assert isinstance(op, Compute)
+        addition = memory_bound(added[op.name], launches=0, operation=ACCUMULATION)
+        yield replace(op, kernels=(*op.kernels, addition))
+
+    return program.map_ops(change, added)
 
 
 def _completes(op: Op) -> bool:

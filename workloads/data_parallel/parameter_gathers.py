@@ -12,18 +12,22 @@ synchronises with the device, and it reads and writes the tensors more often.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import inf
+from typing import NamedTuple
+
+import numpy as np
 
 from clustersim.simulator.hardware.kernel import Operation, measured, memory_bound
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
-from clustersim.simulator.schedule.pipeline_order import Action
-from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
+from clustersim.simulator.schedule.program import BlockList, Program, TemplatedOps
 from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, Weights, wrapped
-from clustersim.workloads.data_parallel.gradients import updated_stages
+from clustersim.workloads.data_parallel.gradients import COMPUTE, updated_stages
 from clustersim.workloads.data_parallel.sharded_states import added
 
 SLICES = Operation("slices of tensors", "elementwise")
@@ -148,6 +152,19 @@ class PerTensor:
         return large or (weights.gathered(width),)
 
 
+class Unit(NamedTuple):
+    """What is gathered: *layer* for *action*; *run* counts its recomputations before one backward pass."""
+
+    action: Action
+    layer: str
+    run: int = 1
+
+    @property
+    def name(self) -> str:
+        """The name of the gather."""
+        return f"{self.action}.{self.layer}.gather" + (f" run {self.run}" if self.run > 1 else "")
+
+
 @dataclass(slots=True)
 class Gather:
     """A gather of *layer*, first needed by *action*.
@@ -165,10 +182,10 @@ class Gather:
     issue: int = 0
     run: int = 1
 
-    @property
-    def name(self) -> str:
-        """The name of its op."""
-        return f"{self.action}.{self.layer}.gather" + (f" run {self.run}" if self.run > 1 else "")
+    def within(self, micro_batch: int | None) -> Unit:
+        """What is gathered, as a block of that *micro_batch* names it: with a placeholder for its own one."""
+        own = micro_batch is not None and micro_batch == self.action.micro_batch
+        return Unit(self.action._replace(micro_batch=PLACEHOLDER) if own else self.action, self.layer, self.run)
 
 
 def gathers(
@@ -227,22 +244,50 @@ def _not_ahead(found: Sequence[Gather], number: int, held: Mapping[str, Weights]
     return recomputed or max(tensor.count for tensor in held[one.layer].tensors) >= limits.live
 
 
+class Passage(NamedTuple):
+    """Consecutive ops of a template that belong to one pass of a *layer* and read its weights: *action* is that of the
+    template, *begin* the place of the first, *first* and *last* those of Computes; None if there is none."""
+
+    action: Action
+    layer: str
+    begin: int
+    first: int | None
+    last: int | None
+
+
+def _passages(ops: Sequence[Op], held: Mapping[str, Weights]) -> list[Passage]:
+    """The passages of a template, in order of issue."""
+    found: list[Passage] = []
+    for place, op in enumerate(ops):
+        if not (op.action and op.layer and op.action.phase in "FRBI" and held[op.layer].parameters):
+            continue
+        computes = place if isinstance(op, Compute) else None
+        if not found or found[-1][:2] != (op.action, op.layer):
+            found.append(Passage(op.action, op.layer, place, computes, computes))
+        elif computes is not None:
+            first = found[-1].first
+            found[-1] = found[-1]._replace(first=place if first is None else first, last=place)
+    return found
+
+
 def _uses(program: Program, held: Mapping[str, Weights]) -> list[Gather]:
     """A gather for each pass of a layer that reads its weights, in order of issue."""
     begins: dict[tuple[Action, str, int], int] = {}
     found: dict[tuple[Action, str, int], Gather] = {}
     runs: Counter[tuple[Action, str]] = Counter()
     latest: tuple[Action, str] | None = None
-    for index, op in enumerate(program.ops):
-        if not (op.action and op.layer and op.action.phase in "FRBI" and held[op.layer].parameters):
-            continue
-        place = op.action, op.layer
-        runs[place] += not runs[place] or (op.action.phase == "R" and place != latest)
-        latest = place
-        key = *place, runs[place]
-        begins.setdefault(key, index)
-        if isinstance(op, Compute):
-            found.setdefault(key, Gather(*place, begins[key], index, index, run=runs[place])).last = index
+    ops = program.templated
+    passages = [_passages(template, held) for template in ops.templates]
+    for start, which, own in zip(ops.starts.tolist(), ops.which.tolist(), ops.micro_batches.tolist(), strict=False):
+        for (phase, stage, micro_batch), layer, begin, first, last in passages[which]:
+            place = Action(phase, stage, own if micro_batch == PLACEHOLDER else micro_batch), layer
+            runs[place] += not runs[place] or (phase == "R" and place != latest)
+            latest = place
+            key = *place, runs[place]
+            begins.setdefault(key, start + begin)
+            if first is not None and last is not None:
+                new = Gather(*place, begins[key], start + first, start + last, run=key[2])
+                found.setdefault(key, new).last = start + last
     return sorted(found.values(), key=lambda use: use.begin)
 
 
@@ -271,31 +316,151 @@ def unsharded(
     """
     nbytes = {name: weights.gathered(width) for name, weights in held.items()}
     found = gathers(program, held, reshard=reshard, prefetch=prefetch if overlap else 0, limits=limits)
-    issued: dict[int, list[Gather]] = {}
-    for gather in found:
-        issued.setdefault(gather.issue, []).append(gather)
-    needed = {gather.first: gather for gather in found}
-    freed = {gather.last: nbytes[gather.layer] for gather in found}
-    computed = ""
-    awaited: dict[str, tuple[Op, ...]] = {}
-    ops: list[Op] = []
-    for index, op in enumerate(program.ops):
-        for gather in issued.get(index, ()):
-            weights = held[gather.layer]
-            source = gathering.axis if gathering.second_copy(gather.action.phase) else over
-            collective = _all_gather(gather, suffix, source, nbytes[gather.layer], computed if overlap else "")
-            stream = program.ops[gather.first].stream
-            quantise, sent, awaited[gather.name] = gathering.quantised(collective, weights.parameters, stream)
-            ops += [*quantise, *(made(sent) if made else _by_tensor(sent, weights, width, tensors))]
-            computed = computed or collective.name
-        new = op
-        if index in needed:
-            waits = awaited.pop(needed[index].name)
-            ops += waits
-            new = replace(op, after=(*op.after, waits[-1].name if waits else needed[index].name + suffix))
-        ops.append(replace(new, frees=added(new.frees, "buffers", freed[index])) if index in freed else new)
-        computed = op.name if op.stream == "compute" else computed
-    return replace(program, ops=tuple(ops))
+
+    def gathered(unit: Unit, after: str, reader: str) -> tuple[list[Op], tuple[Op, ...]]:
+        """The ops of a gather, the last one of its name, and the ops of its reader before the first use, if any."""
+        weights = held[unit.layer]
+        source = gathering.axis if gathering.second_copy(unit.action.phase) else over
+        collective = _all_gather(unit, suffix, source, nbytes[unit.layer], after)
+        quantise, sent, awaited = gathering.quantised(collective, weights.parameters, reader)
+        return [*quantise, *(made(sent) if made else _by_tensor(sent, weights, width, tensors))], awaited
+
+    def needing(unit: Unit, op: Op) -> list[Op]:
+        _, waits = gathered(unit, "", op.stream)
+        return [*waits, replace(op, after=(*op.after, waits[-1].name if waits else unit.name + suffix))]
+
+    placing = _Placing(program, lambda *one: gathered(*one)[0], needing, overlap=overlap)
+    return program.with_templated_ops(placing.placed(found, nbytes))
+
+
+ISSUED, NEEDED, RELEASED = range(3)
+"""What happens at an op, in this order: a gather is issued before it, it needs a gather, it frees a gathered layer."""
+
+
+class _Event(NamedTuple):
+    """What happens at the op at *place* of a block, with which *unit*.
+
+    What is issued waits for the op *after*, if any, and is read by the stream *reader*. *frees*: bytes. *apart*: the
+    micro-batch of a gather that another one needs, or that waits for another one's op: it is a block of its own.
+    """
+
+    place: int
+    kind: int
+    unit: Unit | None = None
+    after: str = ""
+    reader: str = ""
+    frees: float = 0.0
+    apart: int | None = None
+
+
+class _Placing:
+    """Places gathers in *program*: in each template once for all its blocks in which the same happens.
+
+    *issued* returns the ops of a gather after the op of that name, for a reader on that stream. *needing* returns what
+    becomes of the first op that needs a gather. Without *overlap* gathers wait for no op.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        issued: Callable[[Unit, str, str], Sequence[Op]],
+        needing: Callable[[Unit, Op], Sequence[Op]],
+        *,
+        overlap: bool,
+    ) -> None:
+        self.ops, self._issued, self._needing, self._overlap = program.templated, issued, needing, overlap
+        self._starts: list[int] = self.ops.starts[:-1].tolist()
+        self._which: list[int] = self.ops.which.tolist()
+        self._micro_batches: list[int] = self.ops.micro_batches.tolist()
+        self._computes = np.flatnonzero(program.column(lambda op: op.stream == COMPUTE, np.bool_))
+        self._known: dict[Hashable, tuple[Op, ...]] = {}
+
+    def placed(self, found: Sequence[Gather], nbytes: Mapping[str, float]) -> TemplatedOps:
+        """The ops of the program with the gathers *found*, of *nbytes* by layer."""
+        events: defaultdict[int, list[_Event]] = defaultdict(list)
+        for number, event in chain(self._issues(found), self._uses(found, nbytes)):
+            events[number].append(event)
+        blocks, own = BlockList(), self._micro_batches
+        for number, which in enumerate(self._which):
+            begin, inside = 0, list[_Event]()
+            for event in sorted(events[number], key=lambda one: one[:2]):
+                if event.apart is None or event.unit is None:
+                    inside.append(event)
+                    continue
+                blocks.add(self._piece(which, begin, event.place, inside), own[number])
+                blocks.add(tuple(self._issued(event.unit, event.after, event.reader)), event.apart)
+                begin, inside = event.place, []
+            blocks.add(self._piece(which, begin, len(self.ops.templates[which]), inside), own[number])
+        return blocks.ops()
+
+    def _piece(self, template: int, begin: int, end: int, events: Sequence[_Event]) -> tuple[Op, ...]:
+        """The ops of *template* from *begin* to *end* with *events*, in order of place and kind."""
+        key = template, begin, end, tuple(events)
+        if key in self._known:
+            return self._known[key]
+        ops, at = list[Op](), begin
+        for event in events:
+            upto = event.place + (event.kind != ISSUED)
+            ops += self.ops.templates[template][at:upto]
+            at = upto
+            if event.unit is None:
+                ops[-1] = replace(ops[-1], frees=added(ops[-1].frees, "buffers", event.frees))
+            elif event.kind == ISSUED:
+                ops += self._issued(event.unit, event.after, event.reader)
+            else:
+                ops += self._needing(event.unit, ops.pop())
+        self._known[key] = (*ops, *self.ops.templates[template][at:end])
+        return self._known[key]
+
+    def _issues(self, found: Sequence[Gather]) -> Iterator[tuple[int, _Event]]:
+        """(number of the block, event) of each gather where it is issued, in order."""
+        first = ""
+        for gather in sorted(found, key=lambda one: one.issue):
+            number, place = self._at(gather.issue)
+            reader, own = self._op(gather.first).stream, self._micro_batch(number)
+            unit, micro_batch = gather.within(own), gather.action.micro_batch
+            before = int(self._computes.searchsorted(gather.issue)) - 1
+            after, of = "", own
+            if self._overlap and before >= 0:
+                awaited = int(self._computes[before])
+                after, of = self._op(awaited).name, self._micro_batch(self._at(awaited)[0])
+            elif self._overlap:
+                # the first one blocks: there is no computation that could run beside it
+                after, first = first, first or self._issued(gather.within(None), "", reader)[-1].name
+            if own is None or (micro_batch == own == of):
+                yield number, _Event(place, ISSUED, unit, _filled(after, of, own), reader)
+            else:
+                unit, after = gather.within(micro_batch), _filled(after, of, micro_batch)
+                apart = PLACEHOLDER if micro_batch is None else micro_batch
+                yield number, _Event(place, ISSUED, unit, after, reader, apart=apart)
+
+    def _uses(self, found: Sequence[Gather], nbytes: Mapping[str, float]) -> Iterator[tuple[int, _Event]]:
+        """(number of the block, event) of each op that needs a gather, or releases what was gathered."""
+        for gather in found:
+            number, place = self._at(gather.first)
+            yield number, _Event(place, NEEDED, gather.within(self._micro_batch(number)))
+        for last, layer in {gather.last: gather.layer for gather in found}.items():
+            number, place = self._at(last)
+            yield number, _Event(place, RELEASED, frees=nbytes[layer])
+
+    def _at(self, index: int) -> tuple[int, int]:
+        """The number of the block of the op of that *index*, and the place of the op in it."""
+        number = bisect_right(self._starts, index) - 1
+        return number, index - self._starts[number]
+
+    def _micro_batch(self, number: int) -> int | None:
+        own = self._micro_batches[number]
+        return None if own == PLACEHOLDER else own
+
+    def _op(self, index: int) -> Op:
+        """The op of that *index* in its template."""
+        number, place = self._at(index)
+        return self.ops.templates[self._which[number]][place]
+
+
+def _filled(name: str, micro_batch: int | None, own: int | None) -> str:
+    """The *name* of an op of *micro_batch* as an op of *own* waits for it."""
+    return name if micro_batch is None or micro_batch == own else name.replace(PLACEHOLDER_TEXT, str(micro_batch))
 
 
 def with_second_copy(program: Program, held: Mapping[str, Weights], width: int, gathering: Gathering) -> Program:
@@ -312,10 +477,10 @@ def _by_tensor(collective: Collective, weights: Weights, width: int, tensors: Pe
     return per_tensor(collective, tensors.sizes(weights, width), tensors.seconds)
 
 
-def _all_gather(gather: Gather, suffix: str, over: str, nbytes: float, after: str) -> Collective:
+def _all_gather(unit: Unit, suffix: str, over: str, nbytes: float, after: str) -> Collective:
     return Collective(
-        name=gather.name + suffix,
-        action=gather.action,
+        name=unit.name + suffix,
+        action=unit.action,
         kind="all_gather",
         over=over,
         nbytes=nbytes,

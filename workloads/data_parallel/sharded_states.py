@@ -22,14 +22,12 @@ from itertools import pairwise
 from math import ceil
 from typing import Literal
 
-import numpy as np
-
 from clustersim.simulator.hardware.kernel import BYTES, Kernel
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Section
 from clustersim.simulator.schedule.mesh import Axis
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
-from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.program import Names, Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.architectures.shape import nearest_divisors
 from clustersim.workloads.data_parallel.buckets import Weights, reduced_axes
@@ -298,39 +296,30 @@ def double_buffered(
         for own in stages.values()
         for weights in own
     }
-    program = program.materialise(_behind_reductions(program))
     reductions = [op for op in program.distinct() if _reduces(op)]
     reduced = {op.action for op in reductions}
     filling = {names[0] for (action, _layer), names in backward_ops(program).items() if action in reduced}
     names = {op.name for op in reductions if op.stream != "compute"}
-    issued: list[str] = []
 
-    def change(op: Op) -> Iterator[Op]:
-        if op.name in filling and op.layer and nbytes[op.layer]:
-            op = replace(op, allocates=added(op.allocates, "buffers", nbytes[op.layer]))
-        if _computes(op) and len(issued) > 1:
-            op = op if issued[-1] in op.after else replace(op, after=(*op.after, issued[-2]))
-            del issued[:-1]
-        yield op
-        if op.name in names:
-            issued.append(op.name)
+    def change(ops: Sequence[Op], before: Names) -> tuple[list[Op], Names]:
+        issued, changed = list(before), []
+        for op in ops:
+            new = op
+            if op.name in filling and op.layer and nbytes[op.layer]:
+                new = replace(op, allocates=added(op.allocates, "buffers", nbytes[op.layer]))
+            if _computes(op) and len(issued) > 1:
+                new = new if issued[-1] in op.after else replace(new, after=(*op.after, issued[-2]))
+                del issued[:-1]
+            changed.append(new)
+            if op.name in names:
+                issued.append(op.name)
+        return changed, tuple(issued[-2:])
 
-    return program.map_ops(change)
+    return program.map_blocks(change)
 
 
 def _reduces(op: Op) -> bool:
     return isinstance(op, Collective) and "buffers" in op.frees
-
-
-def _behind_reductions(program: Program) -> set[int]:
-    """The micro-batches with a computation right after a reduction: that computation may wait for a reduction."""
-    ops = program.templated
-    computes, reduces = (
-        np.flatnonzero(np.array([any(map(of, template)) for template in ops.templates])[ops.which])
-        for of in (_computes, _reduces)
-    )
-    places = computes.searchsorted(reduces, "right")
-    return set(ops.micro_batches[computes[places[places < len(computes)]]].tolist())
 
 
 def _computes(op: Op) -> bool:

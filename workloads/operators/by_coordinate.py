@@ -148,7 +148,7 @@ def with_neighbours(schedule: Schedule) -> Schedule:
 
 
 def _axes(program: Program) -> Iterator[str]:
-    for op in program.distinct():
+    for op in program.distinct(Shift, Compute):
         if isinstance(op, Shift):
             yield op.over
         else:

@@ -24,7 +24,7 @@ class Linear(Operator):
     belongs to another layer and is not counted. *kept_share*: it keeps one part in so many of its input (sequence
     parallelism keeps a shard and gathers it again). *keeps_input*: false if another operator keeps it. *frozen*: its
     parameters have no gradients, so that it keeps nothing; that of its input passes through. *hidden*: false if it
-    makes the classes of a head.
+    makes the classes of a head. *padded*: its sides are padded where they are not aligned; the zeros are not counted.
     """
 
     rows: int
@@ -38,6 +38,7 @@ class Linear(Operator):
     keeps_input: bool = True
     frozen: bool = False
     hidden: bool = True
+    padded: bool = False
 
     @property
     def operation(self) -> Operation:
@@ -61,11 +62,11 @@ class Linear(Operator):
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """One product."""
-        return (matmul(samples * self.rows, self.outputs, self.inputs, precision=self.precision),)
+        return (self._multiplied(samples * self.rows, self.outputs, self.inputs),)
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """dx = dy W, and the bias gradient, a sum over the rows of dy."""
-        product = matmul(samples * self.rows, self.inputs, self.outputs, precision=self.precision)
+        product = self._multiplied(samples * self.rows, self.inputs, self.outputs)
         if not self.bias or self.frozen:
             return (product,)
         read = samples * self.rows * self.outputs * BYTES[self.precision]
@@ -76,12 +77,16 @@ class Linear(Operator):
         if self.frozen:
             return ()
         sides = self.outputs, self.inputs
-        return (matmul(*sides, samples * self.rows, precision=self.precision, rows=sides),)
+        return (self._multiplied(*sides, samples * self.rows, rows=sides),)
 
     def kept_bytes(self, samples: int) -> float:
         """Its input."""
         nbytes = samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
         return nbytes if self.keeps_input and not self.frozen else 0.0
+
+    def _multiplied(self, m: int, n: int, k: int, rows: tuple[int, int] | None = None) -> Kernel:
+        product = matmul(m, n, k, precision=self.precision, rows=rows)
+        return replace(product, aligned=True) if self.padded else product
 
     def kept_beside_input(self, samples: int) -> float:
         """Bytes of what it keeps beside its input."""
@@ -113,7 +118,7 @@ SUM = Operation("add", "elementwise", "linear")
 
 
 @dataclass(frozen=True)
-class SideBySide(Operator):
+class SummedProducts(Operator):
     """*products* of as many rows each, one kernel each; a further kernel adds two results up."""
 
     products: tuple[Linear, ...]
@@ -178,7 +183,7 @@ class SideBySide(Operator):
 
 
 @dataclass(frozen=True)
-class SharedInput(SideBySide):
+class SharedInput(SummedProducts):
     """Products of one input, which is kept once; the backward pass sums its gradients."""
 
     @property
@@ -203,7 +208,7 @@ class SharedInput(SideBySide):
 
 
 @dataclass(frozen=True)
-class SummedOutput(SideBySide):
+class SummedOutput(SummedProducts):
     """Products summed into one output, whose gradient is that of each summand."""
 
     @property

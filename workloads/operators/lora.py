@@ -2,22 +2,21 @@
 
 Hu et al. 2021, "LoRA" (arXiv:2106.09685, section 4.1). The frozen weights may be in 4 bits: Dettmers et al. 2023,
 "QLoRA" (arXiv:2305.14314, section 3); kernels as bitsandbytes has them (autograd/_functions.py, ``MatMul4Bit``: forward
-and backward pass each make a 16-bit copy of the weight).
+and backward pass each make a 16-bit copy of the weight). Or they are GPTQ's (Frantar et al. 2022, arXiv:2210.17323),
+trained by AutoGPTQ, which makes the copy by torch's own operators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Protocol
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.parameter import ParameterTensor, matrix
 from clustersim.workloads.operators.sharded import WHOLE, Cut
-
-FORMATS = ("nf4", "fp4")
-"""Formats of 4 bits."""
 
 ELEMENT = 0.5
 """Bytes of an element without its scale."""
@@ -33,11 +32,72 @@ FP32 = 4.0
 CONVERSION = Operation("conversion from 4 bits", "elementwise", "linear")
 
 
+GROUP = 128
+"""Elements that share one scale and one zero of GPTQ (arXiv:2210.17323, table 5, and AutoGPTQ's group_size)."""
+
+UNPACKED = (ELEMENT + 4, 4 + 1, 1 + 1, 1 + 1, 1 + 2)
+"""Bytes of an element that AutoGPTQ's operators move before each product: a shift that writes int32, a cast to int8, a
+mask, the zero taken off, the product with the scale (auto_gptq/nn_modules/qlinear/qlinear_cuda_old.py, ``forward``, of
+more than 128 rows without the order of activations). Scales and zeros stay in the cache."""
+
+ZEROS = 4
+"""Kernels that unpack the zeros, which are few: a shift, a cast, a sum, a mask."""
+
+
+class Packed(Protocol):
+    """Weights of 4 bits as a library holds and converts them."""
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an element with its share of the scales."""
+
+    @property
+    def keeps_copy(self) -> bool:
+        """True if the copy that the forward pass made waits for the backward pass; else that makes its own."""
+
+    def converted(self, elements: int, precision: str) -> tuple[Kernel, ...]:
+        """The kernels that write *elements* in *precision*."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq:
+    """Weights in 4 bits by GPTQ, each *group* of elements with a scale of 16 bits and a zero of 4.
+
+    >>> 8 * Gptq().element_bytes
+    4.15625
+    """
+
+    group: int = GROUP
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an element with its share of scale and zero."""
+        return ELEMENT + (BYTES["fp16"] + ELEMENT) / self.group
+
+    @property
+    def keeps_copy(self) -> bool:
+        """True: the copy is an input of torch.matmul, whose gradient needs it."""
+        return True
+
+    def converted(self, elements: int, precision: str) -> tuple[Kernel, ...]:
+        """Zeros first, then the passes of `UNPACKED`."""
+        zeros = sum(UNPACKED[:4]) * elements / self.group
+        return (
+            memory_bound(zeros, launches=ZEROS, operation=CONVERSION),
+            memory_bound(sum(UNPACKED) * elements, precision=precision, launches=len(UNPACKED), operation=CONVERSION),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """Weights in 4 bits; with *double* the scales of blocks are quantised too, else they are fp32."""
+    """Weights in 4 bits by bitsandbytes; with *double* the scales of blocks are quantised too, else they are fp32."""
 
     double: bool = True
+
+    @property
+    def keeps_copy(self) -> bool:
+        """False."""
+        return False
 
     @property
     def scale_bytes(self) -> float:
@@ -64,10 +124,13 @@ class Quantisation:
 
 @dataclass(frozen=True)
 class QuantisedLinear(Linear):
-    """A frozen `Linear` with weights in 4 bits; a copy of the weight in *precision* exists during a product only."""
+    """A frozen `Linear` with weights in 4 bits, of which each product reads a copy in *precision*.
+
+    The copy exists during the product only, or waits for the backward pass (`Packed.keeps_copy`).
+    """
 
     frozen: bool = True
-    quantisation: Quantisation = Quantisation()
+    quantisation: Packed = Quantisation()
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
@@ -84,11 +147,29 @@ class QuantisedLinear(Linear):
         return (*self._copy, *super().forward(samples))
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
-        """The copy once more, and the product."""
-        return (*self._copy, *super().backward_input(samples))
+        """The copy once more unless it is kept, and the product."""
+        again = () if self.quantisation.keeps_copy else self._copy
+        return (*again, *super().backward_input(samples))
+
+    def kept_beside_input(self, samples: int) -> float:
+        """The copy, if it is kept."""
+        return self._copy_bytes if self.quantisation.keeps_copy else 0.0
+
+    def kept_bytes(self, samples: int) -> float:
+        """As `kept_beside_input`: no gradient needs the input."""
+        return self.kept_beside_input(samples)
+
+    @property
+    def keeps_inputs(self) -> bool:
+        """False: what it may keep is the copy."""
+        return False
 
     def transient_bytes(self, phase: str, samples: int) -> float:
         """The copy."""
+        return 0.0 if self.quantisation.keeps_copy else self._copy_bytes
+
+    @property
+    def _copy_bytes(self) -> float:
         return float(self.inputs * self.outputs * BYTES[self.precision])
 
     @property
@@ -96,7 +177,7 @@ class QuantisedLinear(Linear):
         return self.quantisation.converted(self.inputs * self.outputs, self.precision)
 
 
-def quantised(linear: Linear, quantisation: Quantisation) -> QuantisedLinear:
+def quantised(linear: Linear, quantisation: Packed) -> QuantisedLinear:
     """*linear*, frozen, with its weight in 4 bits."""
     own = {one.name: getattr(linear, one.name) for one in fields(linear)}
     return QuantisedLinear(**{**own, "frozen": True}, quantisation=quantisation)
@@ -110,13 +191,15 @@ EVERY = ("qkv", "projection", "gate", "up", "down")
 class Lora:
     """Adapters of *rank* for the *targets*; *drop*: their input is dropped out. *quantisation*: of the frozen weights.
 
-    None: they keep the precision of the model.
+    None: they keep the precision of the model. *whole*: ``embedding`` and ``head`` where their tables are trained, too,
+    without an adapter, as copies beside the frozen ones (PEFT, utils/other.py, ``ModulesToSaveWrapper``).
     """
 
     rank: int
     targets: tuple[str, ...]
     drop: bool = False
-    quantisation: Quantisation | None = None
+    quantisation: Packed | None = None
+    whole: tuple[str, ...] = ()
 
     def adapters(self, sizes: Mapping[str, int], *, apart: bool) -> tuple[Adapter, ...]:
         """The adapters of a linear map that makes the outputs *sizes*, by name; *apart*: each has a tensor of its own.
@@ -174,6 +257,11 @@ class AdaptedLinear(Linear):
         """Those of the base, then A and B of each adapter."""
         return (*self.base.tensors, *(tensor for one in self.adapters for tensor in self._factors(one)))
 
+    @property
+    def modules(self) -> int:
+        """Beside those of all matrices the dropout of each adapter, and the module around it and the base."""
+        return super().modules + 2 * len(self.adapters)
+
     def _factors(self, adapter: Adapter) -> Iterator[ParameterTensor]:
         first, second = matrix(self.rank, self.inputs), matrix(adapter.outputs, self.rank)
         for tensor, whole in (first, not self.by_rows), (second, self.by_rows):
@@ -223,7 +311,7 @@ class AdaptedLinear(Linear):
         """h of each adapter; with dropout its input, too, and the mask."""
         width = BYTES[self.precision]
         each = self.rank * width + (self.inputs * (width + MASK) if self.drop else 0)
-        return float(samples * self.rows * each * len(self.adapters))
+        return float(samples * self.rows * each * len(self.adapters)) + self.base.kept_beside_input(samples)
 
     @property
     def keeps_inputs(self) -> bool:

@@ -41,6 +41,7 @@ class Recipe:
 
 
 BLOCKWISE = "blockwise"
+CHANNELWISE = "channelwise"
 
 RECIPES: Mapping[str, Recipe] = {
     "delayed": Recipe("fp8"),
@@ -49,6 +50,7 @@ RECIPES: Mapping[str, Recipe] = {
     BLOCKWISE: Recipe("fp8", scale_bytes=4.0, block=128, by_direction=True),
     "mxfp8": Recipe("mxfp8", scale_bytes=1.0, block=32, by_direction=True),
     "nvfp4": Recipe("nvfp4", own_amax=True, scale_bytes=1.0, block=16, by_direction=True),
+    CHANNELWISE: Recipe("int8", own_amax=True, by_direction=True),
 }
 """By name. ``delayed``: one scale for a tensor, from the amax of steps before; the cast finds the next one in passing
 (Transformer Engine, ``DelayedScaling``). ``tensorwise``: from its own amax (``Float8CurrentScaling``; torchao).
@@ -56,7 +58,12 @@ RECIPES: Mapping[str, Recipe] = {
 scales, one for some thousand elements, are not counted. ``blockwise``: an fp32 scale for each 1 x 128 activations and
 128 x 128 weights, whose scales are not counted (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.2). ``mxfp8``: a scale
 of 8 bits for each 32 elements. ``nvfp4``: one for each 16, below one of the tensor (NVIDIA 2025, arXiv:2509.25149,
-section 2); its Hadamard transform is left out."""
+section 2); its Hadamard transform is left out. ``channelwise``: as rowwise, but integers, in all three products
+(google/aqt, aqt/jax/v2/config.py, ``config_v3``, as MaxText's ``quantization: int8`` sets it; torchao,
+prototype/quantized_training/int8_mixed_precision.py)."""
+
+DEFAULT_RECIPES: Mapping[str, str] = {"fp8": "tensorwise", "fp4": "nvfp4", "int8": CHANNELWISE}
+"""By number format of the products."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,10 @@ from clustersim.workloads.operators.operator import Operator, Segment
 from clustersim.workloads.operators.operator_names import Fused
 from clustersim.workloads.operators.parameter import ParameterTensor
 
+CONTAINERS = 3
+"""Modules of a transformer layer without parameters: attention, MLP, and the activation or core attention (Hugging Face
+Transformers, models/llama/modeling_llama.py, ``LlamaDecoderLayer``)."""
+
 
 class Layer(ABC):
     """One layer, the unit of a schedule: an op computes one phase of one layer."""
@@ -67,6 +71,11 @@ class Layer(ABC):
     def trainable_parameters(self) -> int:
         """How many of them have gradients."""
         return sum(tensor.count for tensor in self.tensors if tensor.trainable)
+
+    @property
+    def modules(self) -> int:
+        """How many modules of torch run in a pass of the layer."""
+        return 1
 
     @property
     def active_parameters(self) -> int:
@@ -225,6 +234,12 @@ class OperatorLayer(Layer):
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """The tensors of all operators, in order."""
         return tuple(tensor for operator in self.operators for tensor in operator.tensors)
+
+    @property
+    def modules(self) -> int:
+        """Those of the operators; around them the layer itself, and in a transformer `CONTAINERS`."""
+        around = CONTAINERS if self.kind == "transformer" else 0
+        return 1 + around + sum(operator.modules for operator in self.operators)
 
     @property
     def active_parameters(self) -> int:

@@ -77,6 +77,11 @@ class Operator(ABC):
         return ()
 
     @property
+    def modules(self) -> int:
+        """Modules of torch that hold its parameters: one for each matrix, one for a norm."""
+        return max(1, sum(1 for tensor in self.tensors if tensor.rows)) if self.tensors else 0
+
+    @property
     def active_parameters(self) -> int:
         """How many of its parameters one token uses."""
         return sum(tensor.count for tensor in self.tensors)

@@ -54,11 +54,11 @@ class LayerProduct:
 def products(shape: Shape) -> Iterator[LayerProduct]:
     """The products of a transformer of that *shape*, which is not cut: four for each layer, and the logits."""
     queries, keys = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
-    hidden, feed_forward = shape.hidden_size, shape.ffn_hidden_size
+    hidden, feed_forward = shape.hidden_size, shape.mlp.ffn_hidden_size
     for _ in range(shape.num_layers):
         yield LayerProduct(hidden, queries + 2 * keys)
         yield LayerProduct(queries, hidden, transposed=True)
-        yield LayerProduct(hidden, feed_forward * (2 if shape.gated else 1))
+        yield LayerProduct(hidden, feed_forward * (2 if shape.mlp.gated else 1))
         yield LayerProduct(feed_forward, hidden, transposed=True)
     yield LayerProduct(hidden, shape.vocabulary)
 

@@ -74,8 +74,7 @@ def in_pairs(schedule: Schedule, order: Order) -> Schedule:
 
 def _in_pairs(program: Program, order: Order) -> Program:
     ops = program.templated
-    rows = list(actions(program, "FBIW"))
-    if len({number for number, _ in rows}) < len(rows):
+    if any(map(_gathers_parameters, program.distinct())):
         return program
     pair_of = _pairs(program, order)
     parts: dict[int, Parts] = {}
@@ -97,6 +96,15 @@ def _in_pairs(program: Program, order: Order) -> Program:
     which = np.array([place[name] for name, _ in blocks], np.int64)
     micro_batches = ops.micro_batches[np.array([block for _, block in blocks], np.int64)]
     return program.with_templated_ops(TemplatedOps.from_columns(list(templates.values()), which, micro_batches))
+
+
+def _gathers_parameters(op: Op) -> bool:
+    """True if *op* gathers parameters for a pass; a gather within a layer belongs to that layer."""
+    return (
+        isinstance(op, Collective)
+        and op.kind == "all_gather"
+        and bool(op.action and op.action.phase in "FRBI" and op.layer is None)
+    )
 
 
 def _pairs(program: Program, order: Order) -> dict[int, int]:

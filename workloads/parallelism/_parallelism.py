@@ -18,11 +18,12 @@ from clustersim.simulator.reading.quantities import Section
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.mesh import Axis, Mesh
 from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.buckets import Reduction
 from clustersim.workloads.memory.optimizer import Optimizer
 from clustersim.workloads.operators.lowering import Overlap
-from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.pipelines._asynchronous import SteadyState
 from clustersim.workloads.reductions._compression import CompressionKeys
 
@@ -198,6 +199,15 @@ class DataMethod(Section):
         """How many ranks it needs on hosts."""
         return 0
 
+    def with_host_work(
+        self, program: Program, layers: Sequence[Layer], software: Software, *, again: bool = False
+    ) -> Program:
+        """*program* with what its host does beside the kernels of a pass of one of *layers*.
+
+        *again*: the layers are computed again before their backward passes, though the program does not show it.
+        """
+        return program
+
     @property
     def first_steps(self) -> int:
         """How many steps at the begin of training are not like those of a period; one of them is simulated, first."""
@@ -234,6 +244,10 @@ class DataMethod(Section):
         None: the method communicates alike in every step.
         """
         return None
+
+    def trained_share(self, replicas: int, batches: int) -> float:
+        """The share of the samples of so many global *batches* that the *replicas* train on; some may be idle."""
+        return 1.0
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """*schedule*, whose mesh has the axis ``dp``, with the communication of the replicas."""

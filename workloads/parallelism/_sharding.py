@@ -28,7 +28,7 @@ from typing import Any, Literal
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
-from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
 from clustersim.workloads.data_parallel.gradients import (
@@ -82,10 +82,10 @@ def gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], wi
         name = awaited.pop(op.layer, None) if isinstance(op, Compute) and op.layer else None
         return op if name is None else replace(op, after=(*op.after, name))
 
-    blocks = [Block(gathers)]
+    blocks = [OpBlock(gathers)]
     for block in program.blocks:
         first = any(op.layer in awaited for op in block.ops) if awaited else False
-        blocks.append(Block(tuple(map(awaiting, block.materialise().ops)), block.micro_batch) if first else block)
+        blocks.append(OpBlock(tuple(map(awaiting, block.materialise().ops)), block.micro_batch) if first else block)
     return replace(program, ops=TemplatedOps(blocks))
 
 

@@ -82,7 +82,7 @@ def check_cut_by_grids(model: Transformer) -> None:
     for beyond, what in (
         (shape.block != "serial", f"block: {shape.block}"),
         (not shape.causal, "a bidirectional head"),
-        (shape.num_decoder_layers, "an encoder and a decoder"),
+        (shape.decoder, "an encoder and a decoder"),
         (shape.num_nextn_predict_layers, "num_nextn_predict_layers"),
         (shape.lora, "lora"),
         (shape.layers, "layers of other blocks than attention and mlp"),
@@ -101,14 +101,19 @@ def on_grid(model: Transformer, grid: Grid, *, only_linear: bool) -> Transformer
 
     check_cut_by_grids(model)
     shape = model.shape
-    if only_linear and shape.tie_embeddings:
+    if only_linear and shape.embedding.tied:
         raise ScenarioError("auto_parallelize replaces the logits' layer, so it needs tie_embeddings: false")
+    sizes = {
+        "num_attention_heads": shape.attention.num_heads,
+        "ffn_hidden_size": shape.mlp.ffn_hidden_size,
+        "hidden_size": shape.hidden_size,
+    }
     cuts = [("num_attention_heads", grid.columns), ("ffn_hidden_size", grid.columns), ("hidden_size", grid.features)]
     if only_linear:
         x, y, _ = grid.samples
         cuts = [(key, side) for key in ("hidden_size", "ffn_hidden_size") for side in (x, y)]
     for key, side in cuts:
-        count: int = getattr(shape, key)
+        count = sizes[key]
         if count % side.ranks:
             good = " or ".join(map(str, nearest_divisors(count, side.ranks)))
             name = side.over.removeprefix(f"{TENSOR}.")

@@ -22,7 +22,7 @@ from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, 
 
 if TYPE_CHECKING:
     from clustersim.workloads.architectures.shape import Shape
-    from clustersim.workloads.operators.attentions.context_parallel import Context as ContextCut
+    from clustersim.workloads.operators.attentions.context_parallel import ContextCut
 
 CONTEXT = "cp"
 
@@ -67,7 +67,7 @@ class Context(Parallelism):
     @property
     def cut(self) -> ContextCut:
         """How sequences are cut."""
-        from clustersim.workloads.operators.attentions.context_parallel import Context as ContextCut
+        from clustersim.workloads.operators.attentions.context_parallel import ContextCut
 
         method = "ring" if self.cp_method in (None, "zigzag") else str(self.cp_method)
         return ContextCut(CONTEXT, self.cp, method, zigzag=self.cp_layout != "contiguous")
@@ -119,14 +119,22 @@ def _check_length(shape: Shape, cut: ContextCut, name: str) -> None:
 def _check_attention(shape: Shape, cut: ContextCut, name: str) -> None:
     """Raise `ScenarioError` if the attention of *shape* cannot be cut so."""
     from clustersim.workloads.architectures.shape import nearest_divisors
+    from clustersim.workloads.blocks._block import Block
     from clustersim.workloads.operators.attentions.cross_attention import MemoryAttention
+    from clustersim.workloads.operators.attentions.kernel_attention import KernelAttention
 
     for block in shape.blocks:
-        fault = "" if isinstance(block, str) else block.context_fault(shape.hidden_states, cut)
+        fault = block.context_fault(shape.hidden_states, cut) if isinstance(block, Block) else ""
         if fault:
             raise ScenarioError(f"cp = {cut.ranks} does not fit {name}: {fault}")
-    if "attention" not in shape.blocks:
+    if shape.attention not in shape.blocks:
         return
+    latent = shape.attention.latent
+    if latent and latent.index and cut.method != "all_gather":
+        raise ScenarioError(
+            f"cp = {cut.ranks}: {name} attends to tokens that an indexer chooses, whose keys are gathered; "
+            f"take cp_method: all_gather, not {cut.method}"
+        )
     if cut.method == "ulysses":
         groups, ranks = shape.key_value_heads, cut.ranks
         part = f" of a rank of tp {shape.cut.ranks}" if shape.cut.ranks > 1 else ""
@@ -139,14 +147,16 @@ def _check_attention(shape: Shape, cut: ContextCut, name: str) -> None:
             good = " or ".join(str(n) for n in nearest_divisors(groups, ranks) if n > 1) or "ring"
             what = f"cp = {ranks} does not divide the {groups} key and value heads of {name}{part}, nor they it"
             raise ScenarioError(f"{what}; {why}, or repeats of one; try {good}")
-        if isinstance(shape.attention, MemoryAttention):
+        if isinstance(shape.attention.kind, MemoryAttention):
             raise ScenarioError(f"cp = {cut.ranks}: the heads of a memory are parameters, which cp does not cut; try 1")
-    elif shape.attention != "flash":
+    elif isinstance(shape.attention.kind, KernelAttention):
+        return
+    elif shape.attention.kind != "flash":
         raise ScenarioError(
-            f"cp = {cut.ranks}: cp_method: {cut.method} needs attention: flash, and {name} has {shape.attention}; "
+            f"cp = {cut.ranks}: cp_method: {cut.method} needs attention: flash, and {name} has {shape.attention.kind}; "
             "cp_method: ulysses takes any"
         )
-    elif any(window.size and not window.chunked for window in shape.windows) and (
+    elif any(window.size and not window.chunked for window in shape.attention.windows) and (
         cut.method == "ring" or not shape.causal
     ):
         raise ScenarioError(

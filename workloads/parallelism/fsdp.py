@@ -72,6 +72,7 @@ class FullyShardedDataParallel(ReducingMethod):
             prefetch=self.prefetch,
             hybrid=self.hybrid,
             overlap=self.overlap,
+            blocking=step.software.blocking_reductions,
             compressed=self.compressed,
             gathering=self.gathering(max(schedule.degrees(REPLICAS))),
         )
@@ -87,6 +88,7 @@ def fsdp(
     prefetch: int = 1,
     hybrid: int | None = None,
     overlap: bool = True,
+    blocking: bool = False,
     gradient_norm: bool = True,
     compressed: Callable[[Reduction], Reduction] | None = None,
     gathering: Gathering = PLAIN,
@@ -101,8 +103,8 @@ def fsdp(
     shards across them (``dp.replica``). *gradient_norm*: all-reduce the norm before the optimizer step.
 
     Gathers (``dp.gather``), reductions (``dp.reduce``) and all-reduces across groups (``dp.across``) have streams of
-    their own, as in torch (``FSDPCommContext``); without *overlap* they block. *compressed* wraps the reduction.
-    *gathering*: of parameters; a second copy needs *hybrid* to be left away.
+    their own, as in torch (``FSDPCommContext``); without *overlap* they block, and with *blocking* reductions within
+    groups do. *compressed* wraps the reduction. *gathering*: of parameters; a second copy needs no *hybrid*.
 
     Each rank sends, by rings over d shards and m micro-batches, 3 m (d - 1) / d of the parameters' bytes if gradients
     are as wide as parameters. Without *reshard* it sends 2 m (d - 1) / d if every backward pass follows its forward
@@ -124,7 +126,7 @@ def fsdp(
             )
         schedule = with_hybrid_axes(schedule, gathering.partition)
     dtype = gradient_dtype or model.precision
-    plain = reduction_of(sizes, "dp.reduce" if overlap else None, each_pass=True)
+    plain = reduction_of(sizes, "dp.reduce" if overlap and not blocking else None, each_pass=True)
     sharding = Sharding(
         model,
         sizes,

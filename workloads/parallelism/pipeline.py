@@ -63,8 +63,7 @@ def _schedules(job: Job, chosen: Chosen) -> Sequence[str]:
 def _virtual_stages(job: Job, chosen: Chosen) -> Sequence[int | None]:
     """The divisors of the layers of a rank; None for an order without virtual stages."""
     name = str(chosen["schedule"])
-    options = signature(function(ORDERS, ALIASES.get(name, name))).parameters
-    if "virtual_stages" not in options:
+    if "virtual_stages" not in _options(_named(ALIASES.get(name, name))):
         return (None,)
     return divisors(job.layers // chosen["pp"], job.layers)[1:] or (2,)
 
@@ -78,6 +77,12 @@ def _layouts(job: Job, chosen: Chosen) -> Sequence[Any]:
 @lru_cache(maxsize=64)
 def _named(name: str) -> Callable[..., Order]:
     return function(ORDERS, name)
+
+
+@lru_cache(maxsize=64)
+def _options(order: Callable[..., Order]) -> Mapping[str, object]:
+    """The defaults of the parameters of *order*."""
+    return {name: parameter.default for name, parameter in signature(order).parameters.items()}
 
 
 class Pipeline(Parallelism):
@@ -124,7 +129,7 @@ class Pipeline(Parallelism):
 
     @model_validator(mode="after")
     def _has_virtual_stages(self) -> Self:
-        if self.virtual_stages is not None and "virtual_stages" not in self._options:
+        if self.virtual_stages is not None and "virtual_stages" not in _options(self._function):
             raise Fault("virtual_stages", f"belongs to an order that has them; {self.schedule} has not")
         if self.split_rank is not None and self.stages_per_rank > 1:
             raise Fault("split_rank", f"belongs to an order with one stage for each rank, not to {self.schedule}")
@@ -153,15 +158,11 @@ class Pipeline(Parallelism):
         return order_of_file(self.schedule) if is_file(self.schedule) else _named(self.order_name)
 
     @property
-    def _options(self) -> Mapping[str, object]:
-        return {name: parameter.default for name, parameter in signature(self._function).parameters.items()}
-
-    @property
     def stages_per_rank(self) -> int:
         """Virtual stages of a pipeline rank: as given, else those of the file, the default of the order, or 1."""
         if is_file(self.schedule):
             return max(1, read_order(self.schedule).stages // self.pp)
-        default = self._options.get("virtual_stages")
+        default = _options(self._function).get("virtual_stages")
         return self.virtual_stages or (default if isinstance(default, int) else 1)
 
     @property
@@ -177,7 +178,7 @@ class Pipeline(Parallelism):
     @property
     def recomputes_stages(self) -> bool:
         """True if the order can recompute whole stages by itself, as GPipe's does."""
-        return "recompute" in self._options
+        return "recompute" in _options(self._function)
 
     def weight_versions(self, replicas: Sequence[int] | None = None) -> WeightVersions | None:
         """How many versions of its weights a stage keeps, for an asynchronous order; *replicas* as in `order`."""
@@ -203,7 +204,7 @@ class Pipeline(Parallelism):
         if not order.asynchronous:
             return order
         batches = (steady or steady_state(self.pp, micro_batches)).batches
-        if "batches" in self._options:
+        if "batches" in _options(self._function):
             order = self._made(micro_batches, batches=batches, **shared)
         else:
             order = self._made(batches * micro_batches, **shared)
@@ -215,7 +216,7 @@ class Pipeline(Parallelism):
         return order
 
     def _shared(self, replicas: Sequence[int] | None) -> dict[str, Sequence[int]]:
-        return {"replicas": replicas} if replicas and "replicas" in self._options else {}
+        return {"replicas": replicas} if replicas and "replicas" in _options(self._function) else {}
 
     def _made(self, micro_batches: int, **options: object) -> Order:
         if self.virtual_stages is not None:

@@ -265,7 +265,7 @@ def sharded(
         raise ScenarioError(
             f"tp = {degree} does not divide seq_length = {model.shape.seq_length}, which sequence parallelism needs"
         )
-    if sequence_head and model.shape.tie_embeddings:
+    if sequence_head and model.shape.embedding.tied:
         raise ScenarioError(
             "tp_head: sequence needs tie_embeddings: false, since the embedding is cut over the vocabulary"
         )
@@ -276,12 +276,7 @@ def _counts(shape: Shape, *, by_columns: bool) -> Mapping[str, int]:
     """By name, what tensor-parallel ranks must divide."""
     found: dict[str, int] = {}
     for block in shape.blocks:
-        if block == "attention":
-            found["heads"] = shape.num_attention_heads
-        elif isinstance(block, str):
-            found["ffn_hidden_size"] = shape.ffn_hidden_size
-        else:
-            found |= block.counts(shape.hidden_size)
+        found |= block.counts(shape.hidden_size)
     return found | ({"hidden_size": shape.hidden_size} if by_columns else {})
 
 
@@ -323,8 +318,7 @@ def tensor_parallel(
 
 def _layers(program: Program, stage: int | None) -> set[str]:
     """The names of the layers that *program* computes in *stage*; None: in all its stages."""
-    ops = (op for op in program.distinct() if op.action and op.action.phase == "F")
-    return {op.layer for op in ops if op.layer and op.action and stage in (None, op.action.stage)}
+    return {op.layer for op in program.in_phase("F") if op.layer and op.action and stage in (None, op.action.stage)}
 
 
 def _partial_parameters(model: Model, layers: Collection[str], axis: str) -> int:

@@ -34,8 +34,10 @@ from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Flag, Size, whole_number
 from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, Reduction, Weights, bucket_copies
+from clustersim.workloads.data_parallel.module_hooks import with_module_hooks
 from clustersim.workloads.data_parallel.parameter_gathers import PLAIN, Gathering, GatherLimits
 from clustersim.workloads.data_parallel.sharded_states import (
     Groups,
@@ -45,7 +47,7 @@ from clustersim.workloads.data_parallel.sharded_states import (
     with_hybrid_axes,
 )
 from clustersim.workloads.memory.compute import PIPELINE
-from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor
 from clustersim.workloads.parallelism._parallelism import Parallelism, ReducingMethod, TrainingStep
 from clustersim.workloads.parallelism._sharding import Sharding, Updates, reduction_of
@@ -173,7 +175,7 @@ class Zero(ReducingMethod):
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Shard the states over the replicas, and reduce the gradients."""
         half = self.groups is None and step.software.gradient_buffers == "half"
-        return zero(
+        sharded = zero(
             with_half_buckets(schedule, step.model) if half else schedule,
             step.model,
             stage=self.stage,
@@ -186,6 +188,13 @@ class Zero(ReducingMethod):
             compressed=self.compressed,
             gathering=self.gathering(max(schedule.degrees(REPLICAS))),
         )
+        return sharded.map_programs(lambda one: self.with_host_work(one, step.model.layers, step.software))
+
+    def with_host_work(
+        self, program: Program, layers: Sequence[Layer], software: Software, *, again: bool = False
+    ) -> Program:
+        """In stage 3 the hooks of modules."""
+        return with_module_hooks(program, layers, software, again=again) if self.stage == 3 else program
 
 
 def zero(

@@ -141,7 +141,7 @@ def launch(scenario: Scenario, target: str, axes: Sequence[str] = ("tp", "pp", "
     specification, derived = scenario.specification, scenario.derived
     training, parallelism = specification.training, specification.parallelism
     if training is None or specification.model is None:
-        raise ScenarioError(f"{scenario.name} measures a collective; {target} starts a training")
+        raise ScenarioError(f"{scenario.name} {scenario.aim}; {target} starts a training")
     if derived.by_stage:
         raise scenario.document.error(("parallelism", "dp"), f"{target} has the same number of replicas for each stage")
     if own := next((axis for axis, degree in derived.degrees.items() if axis not in axes and degree > 1), None):

@@ -226,7 +226,9 @@ def _few_bits(run: Launch) -> Iterator[str]:
     precision = run.training.precision
     if isinstance(precision, str):
         return
-    recipe = precision.recipe or ("nvfp4" if precision.matmul == "fp4" else "tensorwise")
+    if precision.matmul == "int8":
+        raise run.refuse("training.precision.matmul", PROGRAM, "fp8, fp4")
+    recipe = precision.scaling
     form = "e2m1" if precision.matmul == "fp4" else "e4m3" if recipe in ("blockwise", "mxfp8") else "hybrid"
     yield f"--{precision.matmul}-format {form} --{precision.matmul}-recipe {recipe}"
     if precision.parameters == "fp8":

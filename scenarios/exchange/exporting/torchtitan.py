@@ -97,7 +97,7 @@ def _recipe(run: Launch) -> tuple[str, str]:
     precision = run.training.precision
     if isinstance(precision, str):
         return "", ""
-    recipe = precision.recipe or "tensorwise"
+    recipe = precision.scaling
     if precision.matmul != "fp8" or recipe not in ("tensorwise", "mxfp8") or precision.rest != "bf16":
         raise run.refuse("training.precision", PROGRAM, "bf16, fp32, fp8 by the recipes tensorwise and mxfp8")
     return (MX, "mxfp8_cublas") if recipe == "mxfp8" else (FLOAT8, "")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from clustersim.scenarios.exchange.facts import Facts
 from clustersim.scenarios.exchange.source_file import SourceFile
-from clustersim.workloads.architectures.huggingface_config import TEXT, keys_read, model_section, text_part
+from clustersim.workloads.architectures.huggingface_config import keys_read, model_section, text_path
+from clustersim.workloads.architectures.huggingface_vision import KEY
 from clustersim.workloads.architectures.model_keys import is_config
 
 ENCODERS = ("vision_config", "audio_config")
@@ -19,7 +20,7 @@ def recognises(source: SourceFile) -> bool:
 def read(source: SourceFile, facts: Facts) -> None:
     """Read the model. Raises `ScenarioError` for a family, or a value, that no model of clustersim has."""
     section = model_section(source.document)
-    inside = () if text_part(source.document) is source.document else (TEXT,)
+    inside = tuple(map(str, text_path(source.document)))
     for at in {(), inside}:
         source.taken |= {(*at, key) for key in keys_read(source.document)}
         source.ignore("huggingface", *at)
@@ -27,7 +28,8 @@ def read(source: SourceFile, facts: Facts) -> None:
         own = source.section(*at) if at else source.data
         source.without_effect |= {(*at, key) for key, value in own.items() if value is None or value is False}
     for part in ENCODERS:
-        if inside and source.take(part):
+        read = part == KEY and "vision" in section.data
+        if (inside or read) and source.take(part) and not read:
             facts.remarks.append(f"{part}: only the text model is read, without this encoder")
     places = _places(source)
     for key, value in section.data.items():
@@ -35,7 +37,7 @@ def read(source: SourceFile, facts: Facts) -> None:
         place = places.get(key, ("model_type",))
         how = "the longest sequence of the model" if limit else "" if key in places else "by the family"
         facts.give(f"model.{key}", value, source, *(place if source.has(*place) else ()), how=how, given=not limit)
-    if "position_rows" not in section.data:
+    if "position_rows" not in section.data and section.data["kind"] == "transformer":
         place = places.get("seq_length", ("model_type",))
         facts.give("run.positions", section.data["seq_length"], source, *place)
 

@@ -10,6 +10,7 @@ import re
 
 from clustersim.scenarios.exchange.facts import Facts
 from clustersim.scenarios.exchange.formats import deepspeed, megatron, training_arguments
+from clustersim.scenarios.exchange.model_names import preset_of
 from clustersim.scenarios.exchange.source_file import SourceFile
 
 
@@ -51,6 +52,18 @@ def _configured(source: SourceFile, facts: Facts) -> None:
     for key in ("deepspeed", "deepspeed_config"):
         if isinstance(source.document.get(("arguments", key)), str):
             deepspeed.read_at(source, facts, ("arguments", key))
+            # --deepspeed alone only says that --deepspeed_config counts (deepspeed.add_config_arguments)
+            source.without_effect.add(("arguments", "deepspeed"))
+    facts.give("model.preset", _preset(source), source, "arguments", "model_name_or_path")
+
+
+def _preset(source: SourceFile) -> str | None:
+    """The preset of the checkpoint that a flag names, if there is one."""
+    named = source.document.get(("arguments", "model_name_or_path"))
+    preset = preset_of(named) if isinstance(named, str) else None
+    if preset is not None:
+        source.taken.add(("arguments", "model_name_or_path"))
+    return preset
 
 
 def _number(source: SourceFile, facts: Facts, key: str, path: tuple[str, str], at_least: int = 1) -> None:

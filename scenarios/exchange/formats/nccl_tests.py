@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clustersim.scenarios.exchange.facts import Facts
 from clustersim.scenarios.exchange.source_file import SourceFile
-from clustersim.simulator.replay.calibration import nccl_tests
+from clustersim.simulator.replay import nccl_tests
 
 
 def recognises(source: SourceFile) -> bool:

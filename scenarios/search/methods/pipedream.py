@@ -26,9 +26,9 @@ import numpy as np
 
 from clustersim.scenarios.alternatives.candidate import Candidate
 from clustersim.scenarios.alternatives.space import Space
-from clustersim.scenarios.search.chains.pipeline_chain import Floats, Level, Machine, PipelineChain, Plan, Stage
-from clustersim.scenarios.search.chains.problem import Problem
-from clustersim.scenarios.search.chains.published_plans import candidates_of
+from clustersim.scenarios.search.pipeline_chain import Floats, Level, Machine, PipelineChain, Plan, Stage
+from clustersim.scenarios.search.planning_problem import Problem
+from clustersim.scenarios.search.published_plans import candidates_of
 from clustersim.scenarios.specification.plan import AUTO
 
 EQUAL = 1 - 1e-12
@@ -55,7 +55,7 @@ def pipedream(chain: PipelineChain, machine: Machine, *, overlap: bool = True) -
     Stages run 1F1B round-robin: replica k of a stage with n takes the micro-batches k, k + n ... *overlap*: gradients
     are summed beside the computation.
 
-    >>> from clustersim.scenarios.search.chains.pipeline_chain import PipelineLayer
+    >>> from clustersim.scenarios.search.pipeline_chain import PipelineLayer
     >>> layers = [PipelineLayer("a", 1, 2, 1.0), PipelineLayer("b", 1, 2, 1.0)]
     >>> layers.append(PipelineLayer("c", 1, 2, gradient_bytes=9e9))
     >>> pipedream(PipelineChain(tuple(layers)), Machine((Level(3, 1e9),))).replicas

@@ -18,9 +18,9 @@ from itertools import product
 
 from clustersim.scenarios.alternatives.candidate import Candidate
 from clustersim.scenarios.alternatives.space import Space
-from clustersim.scenarios.search.chains.pipeline_chain import Machine, PipelineChain, Plan, Stage, held_bytes
-from clustersim.scenarios.search.chains.problem import Problem
-from clustersim.scenarios.search.chains.published_plans import candidates_of
+from clustersim.scenarios.search.pipeline_chain import Machine, PipelineChain, Plan, Stage, held_bytes
+from clustersim.scenarios.search.planning_problem import Problem
+from clustersim.scenarios.search.published_plans import candidates_of
 from clustersim.scenarios.specification.plan import AUTO
 from clustersim.simulator.reading.errors import ScheduleError
 

@@ -50,7 +50,7 @@ from clustersim.simulator.engine.compiled.arrays import (
     State,
 )
 from clustersim.simulator.engine.compiled.compilation import compiled
-from clustersim.simulator.engine.interface.setup import ONE_INSTANT
+from clustersim.simulator.engine.setup import ONE_INSTANT
 
 DONE, CONTINUE, DEADLOCK, MORE_COMMUNICATIONS, MORE_TRANSFERS, MORE_INTERVALS, FIRST_STEP_ENDED = range(7)
 """What `advance` returns."""

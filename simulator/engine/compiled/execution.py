@@ -16,8 +16,8 @@ from clustersim.simulator.analysis.timeline import Columns, LinkBins, RateInterv
 from clustersim.simulator.engine.compiled import arrays, event_loop
 from clustersim.simulator.engine.compiled.arrays import NONE, Array, Lowered, State
 from clustersim.simulator.engine.compiled.lowering import Lowering, lower
-from clustersim.simulator.engine.interface.outcome import Executed, Outcome, Waiting
-from clustersim.simulator.engine.interface.setup import Setup
+from clustersim.simulator.engine.outcome import Executed, Outcome, Waiting
+from clustersim.simulator.engine.setup import Setup
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.schedule.ops import CATEGORIES
@@ -232,7 +232,7 @@ def _state(lowering: Lowering) -> State:
         "levels": np.zeros(flows + rows + 2, arrays.LEVEL),
         "heap": np.zeros(entities, arrays.EVENT),
         "places": np.full(entities, NONE, np.int64),
-        "spans": np.zeros(int(lengths[kept].sum()), arrays.SPAN),
+        "spans": np.full(int(lengths[kept].sum()), np.array((NONE, np.nan, np.nan, np.nan), arrays.SPAN)),
         "plan_count": np.zeros(len(lowering.plans), np.int64),
         "intervals": np.zeros(1 << 16, arrays.INTERVAL),
         "pools": np.zeros(pools, arrays.POOL_STATE),
@@ -242,9 +242,6 @@ def _state(lowering: Lowering) -> State:
     state = State(**made)
     state.counts[arrays.FREE_COMMUNICATIONS], state.counts[arrays.FREE_TRANSFERS] = communications, transfers
     state.counts[arrays.FIRST_STEP] = low.options["first_step_ops"][0] if low.options["steps"][0] > 1 else NONE
-    for name in ("ready", "begin", "end"):
-        state.spans[name] = np.nan
-    state.spans["communication"] = NONE
     for name in ("awaits", "communication", "next", "host_next", "task"):
         state.streams[name] = NONE
     state.streams["part"], state.ranks["part"] = parts - 1, parts - 1

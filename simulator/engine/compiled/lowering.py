@@ -43,8 +43,8 @@ from clustersim.simulator.engine.compiled.arrays import (
     Array,
     Lowered,
 )
-from clustersim.simulator.engine.interface.pricing import Pricing
-from clustersim.simulator.engine.interface.setup import Communication, Setup
+from clustersim.simulator.engine.pricing import Pricing
+from clustersim.simulator.engine.setup import Communication, Setup
 from clustersim.simulator.network.plan import Flow, TransferPlan
 from clustersim.simulator.schedule.dependencies import dependencies
 from clustersim.simulator.schedule.matching import request_of

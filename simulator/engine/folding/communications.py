@@ -11,7 +11,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -76,6 +77,15 @@ class CommunicationTable:
         self._starts = [0, *accumulate(map(len, ranks))]
         keys = zip(self._ranks, ranks, self._starts, strict=False)
         self.group_classes = tuple(GroupClass(*key[:2], self._ops[key], those, start) for key, those, start in keys)
+
+    def reduced(self, rows: Sequence[Indices]) -> CommunicationTable:
+        """The table with *rows* alone of each of its group classes, numbered anew."""
+        other = copy(self)
+        other._number_of = {}
+        other._starts = [0, *accumulate(map(len, rows))]
+        parts = zip(self.group_classes, rows, other._starts, strict=False)
+        other.group_classes = tuple(replace(one, ranks=one.ranks[own], start=start) for one, own, start in parts)
+        return other
 
     def __len__(self) -> int:
         return self._starts[-1]

@@ -1,6 +1,6 @@
 """The flows of all communications as arrays: the links that each flow crosses, and the weight on each link.
 
-Groups of a class that are placed isomorphically on the cluster (`simulator.network.placing.isomorphic_groups`) share
+Groups of a class that are placed isomorphically on the cluster (`simulator.network.isomorphic_groups`) share
 one plan: that of the first group, with relabelled links. So a plan is made once for each set of isomorphic groups and
 each request, and the links of its flows are found for all groups together. Within a communication, flows of several
 requests are one flow if their links, weights and bounds are equal.
@@ -13,15 +13,16 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable, GroupClass
-from clustersim.simulator.hardware.hashing import Colours, Indices, hashed
+from clustersim.simulator.engine.folding.replicas import Flags, Replicas
+from clustersim.simulator.hardware.hashing import Colours, Indices, hashed, mixed
+from clustersim.simulator.network.isomorphic_groups import relabelled_links, slots_of
 from clustersim.simulator.network.library.communicator import Communicator
-from clustersim.simulator.network.placing.isomorphic_groups import relabelled_links
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.schedule.matching import Request, request_of
 
@@ -75,17 +76,26 @@ class Incidence(NamedTuple):
 class Flows:
     """The flows of the communications of *table*, as *communicator* plans them.
 
-    By communication: *isomorphic_of*, its index in *isomorphic*; *labels*, the colour of its requests. By flow:
-    *made_of*, its communication; *uses*, the colour of its use there; *bounds*, the bound of its rate, bytes/s.
+    By communication: *isomorphic_of*, its index in *isomorphic*; *labels*, the colour of its requests; *copies*, how
+    many equal ones it stands for. By flow: *made_of*, its communication; *uses*, the colour of its use there; *bounds*,
+    the bound of its rate, bytes/s. By link of the cluster: *link_copies*, how many equal links it stands for.
+
+    *wide*: by the index of a group class in the table, its communications that cross *replicas*.
     """
 
-    def __init__(self, table: CommunicationTable, communicator: Communicator) -> None:
-        self._communicator = communicator
+    def __init__(
+        self,
+        table: CommunicationTable,
+        communicator: Communicator,
+        replicas: Replicas | None = None,
+        wide: Mapping[int, Sequence[tuple[Indices, Contents]]] | None = None,
+    ) -> None:
         self.isomorphic: list[Isomorphic] = []
-        contents: list[_Contents] = []
+        contents: list[Contents] = []
         start = 0
-        for group_class in table.group_classes:
-            for numbers, content in self._of(group_class):
+        for place, group_class in enumerate(table.group_classes):
+            for rows, content in (wide or {}).get(place) or contents_of(group_class, communicator, Contents):
+                numbers = group_class.start + rows
                 one = Isomorphic(group_class, numbers, content.plans, content.parts, len(content.flows), start)
                 self.isomorphic.append(one)
                 contents.append(content)
@@ -99,7 +109,13 @@ class Flows:
         pairs = list(zip(self.isomorphic, contents, strict=True))
         self.uses: Colours = _joined(np.uint64, (_each(s, [next(uses) for _ in c.flows], np.uint64) for s, c in pairs))
         self.bounds: Floats = _joined(np.float64, (_each(s, [f.bound for f in c.flows], np.float64) for s, c in pairs))
-        self.incidence = _incidence(pairs)
+        self.copies: Indices = np.ones(len(table), np.int64)
+        self.link_copies: Short = np.ones(len(communicator.cluster.links), np.int32)
+        if replicas is not None:
+            for place, group_class in enumerate(table.group_classes):
+                if place not in (wide or {}):
+                    self.copies[group_class.numbers] = replicas.copies[group_class.ranks[:, 0]]
+        self.incidence = _incidence(pairs, replicas, self.link_copies)
 
     def take_incidence(self) -> Incidence:
         """Return the incidence and forget it: some seventy entries for each rank, which are read once."""
@@ -107,18 +123,23 @@ class Flows:
         del self.incidence
         return incidence
 
-    def _of(self, group_class: GroupClass) -> Iterator[tuple[Indices, _Contents]]:
-        """The sets of isomorphic communications of *group_class*: their indices, and their plans and flows."""
-        ops = group_class.ops[:1] if self._communicator.regular else group_class.ops
-        how = [self._communicator.placement(op, group_class.ranks) for op in ops]
-        for rows in _equal_placements([one.patterns for one in how]):
-            content, ranks = _Contents(), tuple(group_class.ranks[rows[0]].tolist())
-            for op, one in zip(group_class.ops, how * len(group_class.ops), strict=False):
-                content.add(request_of(op), self._communicator.plan(op, ranks), one.slots[rows])
-            yield group_class.start + rows, content
+
+C = TypeVar("C", bound="Contents")
 
 
-class _Contents:
+def contents_of(group_class: GroupClass, communicator: Communicator, kind: type[C]) -> Iterator[tuple[Indices, C]]:
+    """The sets of isomorphic communications of *group_class*: their rows, and their plans and flows as *kind*."""
+    ops = group_class.ops[:1] if communicator.regular else group_class.ops
+    how = [communicator.placement(op, group_class.ranks) for op in ops]
+    for rows in _equal_placements([one.patterns for one in how]):
+        content, ranks = kind(), tuple(group_class.ranks[rows[0]].tolist())
+        for op, one in zip(group_class.ops, how * len(group_class.ops), strict=False):
+            slots = one.slots if len(rows) == len(one.slots) else one.slots[rows]
+            content.add(request_of(op), communicator.plan(op, ranks), slots)
+        yield rows, content
+
+
+class Contents:
     """The flows of isomorphic communications, each with its links in every communication."""
 
     def __init__(self) -> None:
@@ -134,9 +155,22 @@ class _Contents:
         number = len(self.plans)
         self.plans[request] = plan
         self.parts[request] = {
-            phase: tuple(self._part((number, place), *flow) for flow in _distinct_flows(phase, slots))
+            phase: tuple(self._part((number, place), *flow) for flow in self._distinct(phase, slots))
             for place, phase in enumerate(dict.fromkeys(plan.phases))
         }
+
+    def _distinct(self, phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:
+        """The flows of *phase*, each with its key and with its links in every communication.
+
+        Flows of several phases with equal keys are one flow. Flows of one phase never are: equal ones are counted.
+        """
+        count: Counter[Hashable] = Counter()
+        for flow in phase.flows:
+            links = relabelled_links(flow.links, slots[0], slots)
+            # the links of all communications are many; a digest of 128 bits is as good as equal
+            carried = blake2b(links.tobytes(), digest_size=16).digest(), flow.weights, flow.bound
+            count[carried] += 1
+            yield (carried, count[carried]), flow, links
 
     def _part(self, where: tuple[int, int], key: Hashable, flow: Flow, links: Indices) -> int:
         part = self._known.setdefault(key, len(self.flows))
@@ -158,47 +192,101 @@ class _Contents:
         weights = [weight for flow in self.flows for weight in flow.weights]
         return weights, [number for flow in self.flows for number in flow.crossings]
 
-    def write(self, one: Isomorphic, first: int, entries: Short) -> None:
-        """Write the *entries* of the communications of *one*: flows, links, coefficients, which count from *first*.
+    def entries(self, one: Isomorphic, replicas: Replicas | None, link_copies: Short) -> Sequence[Short]:
+        """The entries of the communications of *one*: flows, links, and coefficients counted from 0.
 
-        The links are not kept.
+        The links are not kept. Sets *link_copies* for links of *replicas*.
         """
         count, width = len(one.numbers), sum(len(flow.links) for flow in self.flows)
-        flows, links, coefficients = entries.reshape(3, count, width)
         begins = one.start + one.flows * np.arange(count, dtype=np.int32)[:, None]
-        np.add(begins, np.repeat(np.arange(one.flows), [len(flow.links) for flow in self.flows]), out=flows)
-        np.concatenate([np.zeros((count, 0), np.int32), *self._links], axis=1, out=links)
-        coefficients[:] = first + np.arange(width)
+        flows = begins + np.repeat(np.arange(one.flows, dtype=np.int32), [len(flow.links) for flow in self.flows])
+        links = np.concatenate([np.zeros((count, 0), np.int32), *self._links], axis=1)
         self._links.clear()
+        entries = flows.ravel(), links.ravel(), np.tile(np.arange(width, dtype=np.int32), count)
+        if replicas is None:
+            return entries
+        rank = np.repeat(one.group_class.ranks[one.numbers - one.group_class.start, 0], width)
+        return _in_all_replicas(entries, rank, replicas, link_copies)
 
 
-def _incidence(pairs: Sequence[tuple[Isomorphic, _Contents]]) -> Incidence:
+def _in_all_replicas(
+    entries: Sequence[Short], rank: Indices, replicas: Replicas, link_copies: Short
+) -> Sequence[Short]:
+    """The *entries* of kept replicas, and those on cables of all replicas. *rank*: by entry a rank of the replica."""
+    links = entries[1]
+    on_cable = replicas.cables[links]
+    inside = np.flatnonzero(~on_cable)
+    link_copies[links[inside]] = replicas.copies[rank[inside]]
+    found = [[column[inside] for column in entries]]
+    above = np.flatnonzero(on_cable)
+    for own, everywhere in replicas.everywhere(rank[above], links[above].astype(np.int64)):
+        flows, _, coefficients = (np.tile(column[above[own]], len(everywhere)) for column in entries)
+        found.append([flows, everywhere.ravel().astype(np.int32), coefficients])
+    return [np.concatenate(column) for column in zip(*found, strict=True)]
+
+
+class WideContents(Contents):
+    """The flows of isomorphic communications that cross replicas. Their links are not listed before `entries`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._slots: Indices = np.zeros((0, 0), np.int64)
+
+    def _distinct(self, phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:
+        self._slots = slots
+        count: Counter[Hashable] = Counter()
+        for flow in phase.flows:
+            carried = flow.links, flow.weights, flow.bound
+            count[carried] += 1
+            yield (carried, count[carried]), flow, np.asarray(flow.links)
+
+    def crossed(self, partners: int, cables: Flags) -> Colours:
+        """By position in the group of *partners*, a colour of the links of its server that the flows cross."""
+        found: Colours = np.zeros(partners, np.uint64)
+        for number, (flow, links) in enumerate(zip(self.flows, self._links, strict=True)):
+            inside = np.flatnonzero(~cables[links])
+            slot, distance = slots_of(links[inside], self._slots[0])
+            column, position = np.divmod(slot, partners)
+            colour = mixed(np.array(flow.weights, np.float64)[inside].view(np.uint64))
+            colour ^= np.array(flow.crossings, np.float64)[inside].view(np.uint64)
+            for part in (distance, column, np.full_like(slot, number)):
+                colour = mixed(colour ^ part.astype(np.uint64))
+            np.add.at(found, position, mixed(colour))
+        return found
+
+    def entries(self, one: Isomorphic, replicas: Replicas | None, link_copies: Short) -> Sequence[Short]:
+        """The entries on links of kept replicas, and on cables."""
+        assert replicas is not None
+        ranks = one.group_class.ranks[one.numbers - one.group_class.start]
+        kept, copies, begin = replicas.kept[ranks], replicas.copies[ranks], 0
+        found = [np.zeros((3, 0), np.int32)]
+        for number, links in enumerate(self._links):
+            slot, distance = slots_of(links, self._slots[0])
+            position, on_cable = slot % ranks.shape[1], replicas.cables[links]
+            row, column = np.nonzero(kept[:, position] | on_cable)
+            there = self._slots[row, slot[column]] + distance[column]
+            found.append(np.array([one.start + one.flows * row + number, there, begin + column], np.int32))
+            inside = ~on_cable[column]
+            link_copies[there[inside]] = copies[row[inside], position[column[inside]]]
+            begin += len(links)
+        self._links.clear()
+        return np.concatenate(found, axis=1)  # type: ignore[return-value]
+
+
+def _incidence(
+    pairs: Sequence[tuple[Isomorphic, Contents]], replicas: Replicas | None, link_copies: Short
+) -> Incidence:
     """The incidence of all flows, from each set of isomorphic communications and its contents."""
     coefficients = [content.coefficients for _, content in pairs]
     starts = accumulate((len(weights) for weights, _ in coefficients), initial=0)
-    sizes = [len(one.numbers) * len(weights) for (one, _), (weights, _) in zip(pairs, coefficients, strict=True)]
-    entries = np.empty((3, sum(sizes)), np.int32)
-    begins = accumulate(sizes, initial=0)
-    for (one, content), start, begin, size in zip(pairs, starts, begins, sizes, strict=False):
-        content.write(one, start, entries[:, begin : begin + size])
-    flows, links, which = entries
+    columns: list[Sequence[Short]] = [[np.zeros(0, np.int32)] * 3]
+    for (one, content), start in zip(pairs, starts, strict=False):
+        flows, links, own = content.entries(one, replicas, link_copies)
+        columns.append((flows, links, own + np.int32(start)))
+    flows, links, which = (np.concatenate(column) for column in zip(*columns, strict=True))
     weights = np.array([weight for own, _ in coefficients for weight in own], np.float64)
     crossings = np.array([number for _, own in coefficients for number in own], np.float64)
     return Incidence(flows, links, which, weights, crossings)
-
-
-def _distinct_flows(phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:
-    """The flows of *phase*, each with its key and with its links in every communication.
-
-    Flows of several phases with equal keys are one flow. Flows of one phase never are: equal ones are counted.
-    """
-    count: Counter[Hashable] = Counter()
-    for flow in phase.flows:
-        links = relabelled_links(flow.links, slots[0], slots)
-        # the links of all communications are many; a digest of 128 bits is as good as equal
-        carried = blake2b(links.tobytes(), digest_size=16).digest(), flow.weights, flow.bound
-        count[carried] += 1
-        yield (carried, count[carried]), flow, links
 
 
 def _equal_placements(patterns: Sequence[Indices]) -> list[Indices]:

@@ -40,11 +40,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable
+from clustersim.simulator.engine.folding.equal_replicas import equal_replicas
 from clustersim.simulator.engine.folding.flows import Flows
-from clustersim.simulator.engine.folding.non_binding import Shares, undominated
+from clustersim.simulator.engine.folding.non_binding import Shares, undominated, unfillable
 from clustersim.simulator.engine.folding.partition import COMMUNICATION, FLOW, HOST, LINK, RANK, Partition
-from clustersim.simulator.engine.interface.setup import Communication
-from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.setup import Communication
+from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.hardware.hashing import Colours, Indices, mixed
 from clustersim.simulator.hardware.links import Links
 from clustersim.simulator.network.library.communicator import Communicator
@@ -131,17 +132,21 @@ class Folding:
     ) -> None:
         self.schedule, self.communicator = schedule, communicator
         self._table = CommunicationTable(schedule)
-        self._flows = Flows(self._table, communicator)
+        cluster = communicator.cluster
+        never_full = unfillable(communicator).copy()
+        never_full[list(distinct)] = False
+        colours, found = self._colours(variation), None
+        if not (hosts or len(distinct) or variation.varies):
+            found = equal_replicas(self._table, communicator, colours, never_full)
+        self._replicas = None if found is None else found.replicas
+        self._table = self._table if found is None else found.table
+        self._flows = Flows(self._table, communicator, self._replicas, None if found is None else found.wide)
+        own = np.array(sorted(distinct), np.int64)
         self._partition = Partition(
-            self._table,
-            self._flows,
-            communicator,
-            self._colours(variation),
-            hosts,
-            np.array(sorted(distinct), np.int64),
+            self._table, self._flows, communicator, colours, hosts, own, never_full, self._replicas
         )
         self.classes = self._partition.classes
-        self._network = FoldedNetwork(self._flows, self._partition, communicator.cluster.links)
+        self._network = FoldedNetwork(self._flows, self._partition, cluster.links)
         self._plans: dict[tuple[int, Request], TransferPlan] = {}
         self._on_host = self._ranks_on_hosts(hosts)
 
@@ -237,9 +242,23 @@ class Folding:
     def equal_links(self) -> Mapping[int, Sequence[int]]:
         """For the first link of each class, by its number: the numbers of all links in the class."""
         classes, first = self._partition.classes[LINK], self._partition.firsts[LINK]
+        links, classes = self._all_links(self._partition.links, classes)
         order = np.argsort(classes, kind="stable")
-        members = np.split(self._partition.links[order], np.cumsum(np.bincount(classes))[:-1])
+        members = np.split(links[order], np.cumsum(np.bincount(classes))[:-1])
         return {link: own.tolist() for link, own in zip(self._partition.links[first].tolist(), members, strict=True)}
+
+    def _all_links(self, links: Indices, classes: Indices) -> tuple[Indices, Indices]:
+        """The *links* in use and their *classes*, of all replicas."""
+        if self._replicas is None:
+            return links, classes
+        inside = ~self._replicas.cables[links]
+        found = [(links[~inside], classes[~inside])]
+        links, classes = links[inside], classes[inside]
+        for own, everywhere in self._replicas.everywhere_in_servers(links):
+            found.append((everywhere.ravel(), np.tile(classes[own], len(everywhere))))
+        every = [np.concatenate(column) for column in zip(*found, strict=True)]
+        order = np.argsort(every[0])
+        return every[0][order], every[1][order]
 
     @property
     def capacity(self) -> Sequence[float]:

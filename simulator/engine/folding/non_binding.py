@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, mixed
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.hardware.topology import NONE, Topology
+from clustersim.simulator.network.library.communicator import Communicator
 
 ROUNDING = 1e-12
 """Relative; the capacity of a bundle of links is a sum, which is rounded."""
@@ -37,6 +39,18 @@ Flags = NDArray[np.bool_]
 
 AT_ONCE = 2**20
 """The number of comparisons that are made together, which bounds memory."""
+
+
+_KNOWN: WeakKeyDictionary[Communicator, Flags] = WeakKeyDictionary()
+
+
+def unfillable(communicator: Communicator) -> Flags:
+    """True for the links of the cluster that no load can fill; found once for all schedules of *communicator*."""
+    if communicator not in _KNOWN:
+        flags = np.zeros(len(communicator.cluster.links), np.bool_)
+        flags[non_binding(communicator.cluster, communicator.transport.link_efficiency)] = True
+        _KNOWN[communicator] = flags
+    return _KNOWN[communicator]
 
 
 def non_binding(cluster: Cluster, efficiency: Efficiency) -> Indices:
@@ -72,8 +86,10 @@ def _levels(topology: Topology) -> Indices:
 
 def _reverse(topology: Topology, cables: Indices) -> Indices:
     """For each of *cables*, the link in the opposite direction."""
-    pairs = zip(topology.source[cables].tolist(), topology.target[cables].tolist(), strict=True)
-    return np.array([topology.leaving(u)[v] for v, u in pairs], np.int64)
+    source, target, count = topology.source[cables], topology.target[cables], len(topology.vertices)
+    order = np.argsort(source * count + target)
+    place = np.searchsorted((source * count + target)[order], target * count + source)
+    return np.asarray(cables[order[place]])
 
 
 def undominated(entries: Shares, count: int) -> Flags:

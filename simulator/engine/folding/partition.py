@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable
 from clustersim.simulator.engine.folding.flows import Flows, Incidence
-from clustersim.simulator.engine.folding.non_binding import Flags, non_binding
+from clustersim.simulator.engine.folding.non_binding import Flags
+from clustersim.simulator.engine.folding.replicas import Replicas
 from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, hashed, mixed, sorted_once
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.schedule.ops import Send
@@ -57,15 +58,14 @@ class Partition:
         ranks: Colours,
         hosts: Mapping[int, str],
         distinct: Indices,
+        unfillable: Flags,
+        replicas: Replicas | None = None,
     ) -> None:
         cluster = communicator.cluster
         used = np.zeros(len(cluster.links), np.bool_)
         used[flows.incidence.links] = True
         used[distinct] = True
         self.links = np.flatnonzero(used)
-        unfillable = np.zeros(len(used), np.bool_)
-        unfillable[non_binding(cluster, communicator.transport.link_efficiency)] = True
-        unfillable[distinct] = False
         self.non_binding = unfillable[self.links]
         self.distinct = np.searchsorted(self.links, distinct)
         bandwidths = cluster.links.some(self.links, lambda link: link.bandwidth).view(np.uint64)
@@ -73,8 +73,16 @@ class Partition:
         if cluster.chooses:  # their loads are reported apart from those of NICs
             bandwidths[np.isin(self.links, list(cluster.cables))] ^= mixed(np.zeros(1, np.uint64))
         self.hosts = {host: number for number, host in enumerate(dict.fromkeys(hosts.values()))}
+        kept = np.arange(len(ranks)) if replicas is None else np.flatnonzero(replicas.kept)
+        copies = [
+            np.ones(len(ranks), np.int64) if replicas is None else replicas.copies[kept],
+            flows.copies,
+            flows.copies[flows.made_of],
+            flows.link_copies[self.links].astype(np.int64),
+            np.ones(len(self.hosts), np.int64),
+        ]
         colours = [
-            ranks,
+            ranks[kept],
             flows.labels,
             flows.uses,
             bandwidths,
@@ -84,14 +92,22 @@ class Partition:
         self.classes = refine(
             colours,
             [
-                _partner_edges(table),
+                _partner_edges(table, kept, len(ranks)),
                 _unlabelled(COMMUNICATION, FLOW, flows.made_of, np.arange(len(flows.made_of), dtype=np.int32)),
                 _crossing_edges(binding),
                 _host_edges(hosts, self.hosts),
             ],
+            copies,
         )
+        self.copies = copies
         self.classes[LINK] = self._with_non_binding(_crossing_edges(unfilled))
         self.first_entries = self._of_first_links(binding, unfilled)
+        self.firsts = list(map(firsts, self.classes))
+        if replicas is not None:
+            self.firsts[RANK] = kept[self.firsts[RANK]]
+            place = np.empty(len(ranks), np.int64)
+            place[kept] = self.classes[RANK]
+            self.classes[RANK] = place[replicas.stands_for]
 
     def _split(self, incidence: Incidence, used: Flags) -> tuple[Incidence, Incidence]:
         """The *incidence* with links that can be full, and with others; *used*: the links that become indices."""
@@ -103,7 +119,7 @@ class Partition:
     def _of_first_links(self, *parts: Incidence) -> Incidence:
         """The entries of *parts* with the first link of each class, in order of flows and coefficients."""
         is_first = np.zeros(len(self.links), np.bool_)
-        is_first[self.firsts[LINK]] = True
+        is_first[firsts(self.classes[LINK])] = True
         found = [part.chosen(np.flatnonzero(is_first[part.links])) for part in parts]
         flows, links, coefficients = (
             np.concatenate(column) for column in zip(*(one[:3] for one in found), strict=True)
@@ -123,26 +139,30 @@ class Partition:
         return np.asarray((np.cumsum(used) - 1)[numbers])
 
     @cached_property
-    def firsts(self) -> list[Indices]:
-        """By kind: the first vertex of each class."""
-        return list(map(firsts, self.classes))
-
-    @cached_property
     def counts(self) -> list[Indices]:
         """By kind: the number of vertices of each class."""
-        return [np.bincount(classes) for classes in self.classes]
+        weighted = zip(self.classes[1:], self.copies[1:], strict=True)
+        return [np.bincount(self.classes[RANK]), *(total(classes, copies) for classes, copies in weighted)]
 
 
-def _partner_edges(table: CommunicationTable) -> Edges:
-    """Edges from communications to the ranks that take part, labelled by role."""
+def total(classes: Indices, copies: Indices) -> Indices:
+    """The sum of *copies* by class."""
+    return np.bincount(classes, copies).astype(np.int64)
+
+
+def _partner_edges(table: CommunicationTable, kept: Indices, count: int) -> Edges:
+    """Edges from communications to those of *kept* ranks, of *count*, that take part, labelled by role."""
+    place = np.full(count, -1)
+    place[kept] = np.arange(len(kept))
     empty = np.zeros((0, 2), np.int64)
     numbers, ranks, roles = [empty[:, 0]], [empty[:, 0]], [empty[:, 0]]
     for group_class in table.group_classes:
-        count, partners = group_class.ranks.shape
-        numbers.append(np.repeat(group_class.numbers, partners))
-        ranks.append(group_class.ranks.ravel())
-        own = [SENDER, RECEIVER] if isinstance(group_class.ops[0], Send) else [MEMBER] * partners
-        roles.append(np.tile(np.array(own, np.int64), count))
+        here = place[group_class.ranks]
+        row, position = np.nonzero(here >= 0)
+        numbers.append(group_class.start + row)
+        ranks.append(here[row, position])
+        own = [SENDER, RECEIVER] if isinstance(group_class.ops[0], Send) else [MEMBER] * here.shape[1]
+        roles.append(np.array(own, np.int64)[position])
     labels = np.arange(1 + max(MEMBER, SENDER, RECEIVER), dtype=np.uint64)
     return Edges(COMMUNICATION, RANK, np.concatenate(numbers), np.concatenate(ranks), labels, np.concatenate(roles))
 
@@ -183,13 +203,16 @@ class Edges:
         return Edges(self.other, self.one, self.others, self.ones, self.labels, self.which)
 
 
-def refine(colours: Sequence[Colours], edges: Sequence[Edges]) -> list[Indices]:
+def refine(
+    colours: Sequence[Colours], edges: Sequence[Edges], copies: Sequence[Indices] | None = None
+) -> list[Indices]:
     """By kind: the class of each vertex in the coarsest equitable partition that refines *colours* (by kind).
 
-    Classes of a kind are numbered from 0 in order of their first vertex.
+    *copies*: by kind, how many equal vertices each stands for. One that stands for fewer than its neighbour has an edge
+    to each of the copies that fall to it. Classes of a kind are numbered from 0 in order of their first vertex.
     """
     colours = [mixed(colour) for colour in colours]
-    directed = [_Directed(one, salt=number) for number, one in enumerate([*edges, *(e.turned for e in edges)])]
+    directed = [_Directed(one, copies, salt=number) for number, one in enumerate([*edges, *(e.turned for e in edges)])]
     known = sum(len(sorted_once(colour)) for colour in colours)
     while True:
         fresh = [colour.copy() for colour in colours]
@@ -207,18 +230,23 @@ def split_once(classes: Indices, others: Indices, edges: Edges) -> Indices:
     """*classes* (of the vertices of kind `Edges.one`), split once by the classes *others* of their neighbours."""
     fresh = mixed(classes.astype(np.uint64))
     one = Edges(0, 1, edges.ones, edges.others, edges.labels, edges.which)
-    _Directed(one, salt=0).add([fresh], [fresh, mixed(others.astype(np.uint64))])
+    _Directed(one, None, salt=0).add([fresh], [fresh, mixed(others.astype(np.uint64))])
     return _numbered(fresh)
 
 
 class _Directed:
     """One direction of *edges*: vertex ``ones[i]`` looks at vertex ``others[i]``.
 
-    *salt* distinguishes the edges of several kinds that one vertex has.
+    *salt* distinguishes the edges of several kinds that one vertex has. *copies*: as in `refine`.
     """
 
-    def __init__(self, edges: Edges, *, salt: int) -> None:
+    def __init__(self, edges: Edges, copies: Sequence[Indices] | None, *, salt: int) -> None:
         self.edges, self.labels = edges, mixed(edges.labels)
+        self.times: Colours | None = None
+        if copies is not None and len(edges.ones):
+            ones, others = copies[edges.one][edges.ones], copies[edges.other][edges.others]
+            if (others > ones).any():
+                self.times = np.maximum(1, others // ones).astype(np.uint64)
         self.salt = mixed(np.array([salt], np.uint64))
 
     def add(self, fresh: list[Colours], colours: list[Colours]) -> None:
@@ -227,7 +255,8 @@ class _Directed:
         seen = np.zeros_like(fresh[edges.one])
         for begin in range(0, len(edges.ones), AT_ONCE):
             part = slice(begin, begin + AT_ONCE)
-            np.add.at(seen, edges.ones[part], mixed(theirs[edges.others[part]] ^ self.labels[edges.which[part]]))
+            colour = mixed(theirs[edges.others[part]] ^ self.labels[edges.which[part]])
+            np.add.at(seen, edges.ones[part], colour if self.times is None else colour * self.times[part])
         if len(edges.ones):
             seen ^= self.salt
             fresh[edges.one] += mixed(seen)

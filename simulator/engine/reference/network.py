@@ -19,8 +19,8 @@ import numpy as np
 from simpy import Event
 
 from clustersim.simulator.analysis.timeline import RateIntervals
-from clustersim.simulator.engine.interface.setup import Background, CapacityChange
 from clustersim.simulator.engine.reference.resources import Clock, Work
+from clustersim.simulator.engine.setup import Background, CapacityChange
 from clustersim.simulator.network.plan import Flow
 
 

@@ -13,7 +13,7 @@ from math import prod
 from simpy import Environment, Event
 from simpy.events import NORMAL, EventPriority
 
-from clustersim.simulator.engine.interface.setup import ONE_INSTANT
+from clustersim.simulator.engine.setup import ONE_INSTANT
 
 RATES, CHOICES = 1, 2
 """What happens at the end of an instant, in this order: rates are solved, and servers choose their next op."""

@@ -15,10 +15,10 @@ import numpy as np
 from simpy import Event
 
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns
-from clustersim.simulator.engine.interface.outcome import Executed, Outcome, Waiting
-from clustersim.simulator.engine.interface.setup import Communication, Setup
+from clustersim.simulator.engine.outcome import Executed, Outcome, Waiting
 from clustersim.simulator.engine.reference.network import FluidNetwork
 from clustersim.simulator.engine.reference.resources import Clock, OpServer, Processor
+from clustersim.simulator.engine.setup import Communication, Setup
 from clustersim.simulator.hardware.hashing import distinct
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.schedule.matching import request_of

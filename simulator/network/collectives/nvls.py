@@ -11,12 +11,16 @@ from dataclasses import replace
 from clustersim.simulator.network.collectives.ring import pipeline
 from clustersim.simulator.network.step import Group, Step
 
+MOST_HEADS = 32
+"""GPUs of a domain that own a part: NCCL_MAX_NVLS_ARITY (NVIDIA/nccl, src/include/device.h, 2.30)."""
+
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:
     """The sum at every position. The switches add each part on the way to its owner and copy it on the way back."""
-    others = [[other for other in range(group.size) if other != owner] for owner in range(group.size)]
+    owners = min(group.size, MOST_HEADS)
+    others = [[other for other in range(group.size) if other != owner] for owner in range(owners)]
     there = [[(other, owner) for other in rest] for owner, rest in enumerate(others)]
     transfers = tuple(pair for lane in there for pair in (*lane, *((owner, other) for other, owner in lane)))
     adds = tuple(place % (2 * group.size - 2) < group.size - 1 for place in range(len(transfers)))
-    steps = pipeline(transfers, group.size, nbytes, reduces=False)
+    steps = pipeline(transfers, owners, nbytes, reduces=False)
     return [replace(step, reduces=adds, in_switch=True) for step in steps]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from clustersim.simulator.network.collectives.nvls import MOST_HEADS
 from clustersim.simulator.network.collectives.ring import pipeline
 from clustersim.simulator.network.step import Group, Step, Transfer
 
@@ -29,14 +30,15 @@ def through_heads(
 ) -> list[Step]:
     """Reduce inside servers to heads, reduce *between* heads, and return the sum the same way.
 
-    *inside_switch*, *between_switches*: whether switches inside a server, and between servers, add and copy. Chunks
-    pass all transfers in turn, so all stages are busy at once.
+    *inside_switch*, *between_switches*: whether switches inside a server, and between servers, add and copy; inside a
+    server they do so for at most `MOST_HEADS` heads. Chunks pass all transfers in turn, so all stages are busy at once.
     """
     transfers: list[Transfer] = []
     adds: list[bool] = []
     switched: list[bool] = []
     lanes = 0
-    for place in range(min(map(len, group.servers))):
+    places = min(map(len, group.servers))
+    for place in range(min(places, MOST_HEADS) if inside_switch else places):
         inside = [(other, server[place]) for server in group.servers for other in server if other != server[place]]
         for across in between([server[place] for server in group.servers]):
             there = [*inside, *across]

@@ -13,18 +13,18 @@ import numpy as np
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.hardware.kernel import memory_bound
-from clustersim.simulator.network.library import tuner
-from clustersim.simulator.network.library.tuner import unequal
-from clustersim.simulator.network.placing.candidates import (
+from clustersim.simulator.network.candidates import (
     AlgorithmCandidate,
     GroupTopology,
     PlacedStep,
     candidate,
     candidates,
 )
-from clustersim.simulator.network.placing.isomorphic_groups import Placement, Placements, Shape, relabelled_plan
-from clustersim.simulator.network.placing.routes import route
+from clustersim.simulator.network.isomorphic_groups import Placement, Placements, Shape, relabelled_plan
+from clustersim.simulator.network.library import tuner
+from clustersim.simulator.network.library.tuner import unequal
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
+from clustersim.simulator.network.routes import route
 from clustersim.simulator.network.step import Group, Step, Transfer
 from clustersim.simulator.network.transport import Transport
 from clustersim.simulator.reading.errors import SimulatorError
@@ -48,6 +48,8 @@ class Communicator:
     *fidelity* says how steps become phases. ``alpha_beta``: one delay without contention. ``flow``: one phase for each
     step. ``chunk``: one phase for each repetition. *algorithms* fixes the algorithm of a collective or an
     ``axis.collective``. Each plan and its flows are made once and reused. Raises `SimulatorError` for unknown names.
+
+    *placements*: those of groups of devices on the cluster, found once for equal groups.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Communicator:
         self._plans: dict[tuple[object, ...], TransferPlan] = {}
         self._models: dict[tuple[Hashable, int], tuple[TransferPlan, Indices]] = {}
         self._shapes: dict[tuple[_Request, Group], Shape] = {}
-        self._placements = Placements(cluster)
+        self.placements = Placements(cluster)
 
     @property
     def regular(self) -> bool:
@@ -75,7 +77,7 @@ class Communicator:
         return self.cluster.regularity is not None
 
     @cached_property
-    def _device(self) -> Indices:
+    def device(self) -> Indices:
         """The number of the device of each rank, of shape ``(ranks,)``."""
         return self.cluster.numbers(self.devices)
 
@@ -144,8 +146,8 @@ class Communicator:
         Isomorphic groups have equal plans up to link numbers.
         """
         request = kind, axis, nbytes, root, algorithm, per_peer
-        return self._placements.of(
-            self._device[groups], lambda number: self._shape(request, self.topology(tuple(groups[number].tolist())))
+        return self.placements.of(
+            self.device[groups], lambda number: self._shape(request, self.topology(tuple(groups[number].tolist())))
         )
 
     def _relabelled(self, request: Hashable, placement: Placement, plan: Callable[[], TransferPlan]) -> TransferPlan:
@@ -190,7 +192,7 @@ class Communicator:
 
     def sends(self, pairs: Indices) -> Placement:
         """Return the placement of *pairs* (sender, receiver) of ranks for messages of any size."""
-        return self._placements.of(self._device[pairs], lambda _: ("send", _MESSAGE))
+        return self.placements.of(self.device[pairs], lambda _: ("send", _MESSAGE))
 
     def _message(self, topology: GroupTopology, nbytes: float) -> TransferPlan:
         choices = {"direct": [Step(_MESSAGE, nbytes)]}
@@ -215,10 +217,10 @@ class Communicator:
         """Return the placement of *ranks* for copies by each rank from *source* to *to*."""
         names, host_of = [self.devices[rank] for rank in ranks.tolist()], self.cluster.host_of
         if not self.regular:
-            return self._placements.of_paths([self._copy_path(name, source, to) for name in names])
+            return self.placements.of_paths([self._copy_path(name, source, to) for name in names])
         hosts = [name if name in self._host_number else host_of(name) for name in names]
-        pairs = np.array([self._device[ranks], [self._host_number[host] for host in hosts]]).T
-        return self._placements.of(pairs, lambda _: ("copy", _MESSAGE))
+        pairs = np.array([self.device[ranks], [self._host_number[host] for host in hosts]]).T
+        return self.placements.of(pairs, lambda _: ("copy", _MESSAGE))
 
     def _copy_path(self, device: str, source: str, to: str) -> tuple[int, ...]:
         return () if device in self._host_number else self.cluster.copy_path(device, source, to)
@@ -254,7 +256,7 @@ class Communicator:
         """Return the topology of the group *ranks*, which is made once."""
         if ranks not in self._topologies:
             self._topologies[ranks] = GroupTopology(
-                self.cluster, [self.devices[rank] for rank in ranks], self.transport
+                self.cluster, [self.devices[rank] for rank in ranks], self.transport, numbers=self.device[list(ranks)]
             )
         return self._topologies[ranks]
 
@@ -269,14 +271,14 @@ class Communicator:
         judged = topology
         if self.cluster.chooses and tuning_model is not transport:
             # a library does not see collisions on the cables of a fabric
-            judged = GroupTopology(self.cluster, topology.devices, transport, cables=False)
+            judged = topology.without_cables
         best = min(candidates(tuning_model, judged, kind, choices, nbytes), key=attrgetter("seconds"), default=None)
         if best is None:
             return EMPTY
         if tuning_model is not transport:
             steps = choices[best.algorithm]
             best = candidate(transport, topology, kind, best.algorithm, best.protocol, steps, nbytes)
-        channels_open = transport.channels_used(
+        channels_open = tuner.thread_blocks(best.algorithm) or transport.channels_used(
             best.algorithm, best.protocol, nbytes, topology.properties.ranks, channels
         )
         sms = channels_open / (self.cluster.accelerator(topology.devices[0]).sms or inf)

@@ -55,13 +55,14 @@ NVLSTree come by `nccl_tables.with_networks`. CollNet by chains and PAT are not 
 """
 
 NVLS_CEILINGS = {
-    ("nvls", "Simple", "nvlink4"): 0.85 * 18 * 20.6e9,
-    ("nvls", "Simple", "nvlink5"): 0.74 * 18 * 40.1e9,
+    (name, "Simple", kind): share * 18 * each
+    for name in ("nvls", nccl_tables.NVLS_TREE)
+    for kind, share, each in (("nvlink4", 0.85, 20.6e9), ("nvlink5", 0.74, 40.1e9))
 }
-"""nvlsEfficiency of Hopper and Blackwell, "2.30", times the bandwidth of their 18 links.
+"""nvlsEfficiency of Hopper and Blackwell, "2.30", times the bandwidth of their 18 links; NVLSTree has the same.
 
-Versions with these GPUs have NVLS. The times that it takes have a share of the links and a latency for each round of
-chunks instead, which are fitted to Hopper: rounds are as long on Blackwell, and so weigh more there.
+Versions with these GPUs have NVLS. By the first it chooses; the times that it takes have a share of the links, a rate
+of Blackwell's, whose channels carry less than its links, and a latency for each round of chunks, which are fitted.
 """
 
 NVLS_LATENCY = 25e-6
@@ -76,6 +77,26 @@ LL_MESSAGE = 16384.0
 EFA = {"efa_100": 75e-6, "efa_100_v2": 75e-6, "efa_200": 35e-6, "efa_400": 35e-6}
 """s, the latency that Amazon's plugin reports to NCCL, which adds it to a hop, by Simple twice because of the flush
 (aws/aws-ofi-nccl, src/platform-aws.cpp; ncclTopoTuneModel). InfiniBand reports none."""
+
+EFA_LATENCY = {"efa_100": 0.0, "efa_100_v2": 20e-6, "efa_200": 18e-6, "efa_400": 18e-6}
+"""s, what a message takes: the net_lat of the plugin's own tuner for P5 and P5en (src/tuner/nccl_ofi_model.cpp), whose
+later links are taken to be as those of P5en; 0: of the first, which has none, the latency of its links."""
+
+EFA_TRIPS = {"efa_100": 3, "efa_100_v2": 1, "efa_200": 1, "efa_400": 1}
+"""The first goes by libfabric's messages: the receiver reads what is larger than a packet, so a request, the read and
+its answer cross the network (ofiwg/libfabric, prov/efa/src/efa_hmem.c). The others write at once and need no flush
+(src/platform-aws.cpp, PROTOCOL::RDMA and NCCL_NET_FORCE_FLUSH)."""
+
+NET_OVERHEAD = {
+    (vendor, protocol): us * 1e-6 * (3 if protocol == "Simple" else 1)
+    for vendor, us in {"intel": 1, "amd": 2}.items()
+    for protocol in PROTOCOLS
+}
+"""Network post overhead, by Simple three times (getNetOverhead, ncclTopoTuneModel, "2.30"). Chunks wait for it where
+libfabric posts them; posts to InfiniBand go on beside them."""
+
+EFA_CHUNKS = {("tree", "Simple"): 2.0, (nccl_tables.NVLS_TREE, "Simple"): 4.0}
+"""Factors on chunks: the plugin sets NCCL_BUFFSIZE to 8 MiB and NCCL_NVLSTREE_MAX_CHUNKSIZE to 512 KiB."""
 
 UNORDERED = frozenset({"efa_100"})
 """NICs that do not write lines of 128 B in order, so that the plugin asks for Simple (the same, NCCL_PROTO)."""
@@ -120,6 +141,10 @@ NCCL_LL128_..., NCCL_SIMPLE_...): enqueue.cc, getAlgoInfo; devcomm.h and enqueue
 NVLS_VERSION = "2.30"
 """The version of the tables whose releases know NVLS and NVLSTree (since 2.18)."""
 
+NEWER_LINKS = frozenset({"nvlink3"})
+"""Kinds of NVLink that earlier tables know, too: their measured latencies are of the releases of `NVLS_VERSION`, whose
+own latencies by LL and LL128 are half as long again."""
+
 SINCE = {"2.5": (2, 0), "2.10": (2, 10), "2.30": (2, 19)}
 """The first release that each version of the tables stands for: hwLatencies of 2.19 are those of "2.30"."""
 
@@ -143,8 +168,7 @@ def version_for(links: Iterable[str]) -> str:
 def nccl(version: str = "2.10") -> Transport:
     """NCCL of *version*. Raises `SimulatorError` for a version without tables."""
     model = tuning_model(version)
-    own = dict.fromkeys(EFA, 0.0)
-    bare = replace(model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={}, reporting=own)
+    bare = replace(model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={})
     ceilings = {key: limit for key, limit in bare.ceilings.items() if key not in NVLS_CEILINGS}
     library = replace(
         bare,
@@ -158,6 +182,10 @@ def nccl(version: str = "2.10") -> Transport:
         limits=AMPERE_LIMIT,
         slices=SLICES,
         round_bytes=ROUND_BYTES,
+        reporting=EFA_LATENCY,
+        trips=EFA_TRIPS,
+        larger_chunks=EFA_CHUNKS,
+        net_overhead=NET_OVERHEAD,
     )
     return overridden(library, validated(read(FITTED), section(), ("transport",)))
 
@@ -176,6 +204,7 @@ def tuning_model(version: str) -> Transport:
         message_bytes={"LL": LL_MESSAGE},
         unordered_nics=UNORDERED,
         reporting=EFA,
+        newer_links=frozenset() if version == NVLS_VERSION else NEWER_LINKS,
         base_latency=_base(tables),
         hop_latency=_hop(version, tables),
         wired=WIRED,
@@ -198,7 +227,8 @@ def tuning_model(version: str) -> Transport:
         across_only=frozenset(nccl_tables.SWITCH_ALGORITHMS),
         sharp_only=frozenset({nccl_tables.SHARP, nccl_tables.NVLS_SHARP}),
         fills=False,
-        chunk_bytes={**CHUNK_BYTES, **nccl_tables.SWITCH_CHUNK_BYTES},
+        more_channels=nccl_tables.NVLS_CHANNELS,
+        chunk_bytes={**CHUNK_BYTES, **nccl_tables.SWITCH_CHUNK_BYTES, **tables.chunk_bytes},
         chunks_for_depth={**CHUNKS_FOR_DEPTH, **nccl_tables.SWITCH_CHUNKS_FOR_DEPTH},
         net_chunk_bytes=NET_CHUNK_BYTES,
         net_chunks_for_depth=NET_CHUNKS_FOR_DEPTH,

@@ -92,6 +92,12 @@ CHUNK_BYTES: Mapping[tuple[str, str], tuple[float, ...]] = {
 (src/enqueue.cc, v2.10.3). NVLS: NCCL_NVLS_CHUNKSIZE (src/transport/nvls.cc, v2.18) and what computeColl halves it to
 (src/enqueue.cc, v2.18.5), 128 to 16 KiB, for all of its 16 channels together."""
 
+NVLS_CHANNELS: Mapping[tuple[str, str, str], float] = {("nvlink5", "nvls", "Simple"): 24 / 16}
+"""Factors on NVLS's chunks: Blackwell opens 24 channels in a domain (NVLS_NCHANNELS_SM100_NVL, nvls.cc, "2.30")."""
+
+WHOLE_SLOTS: Mapping[tuple[str, str], tuple[float, ...]] = {("tree", "Simple"): (2.0**19,)}
+"""What differs with 2.20 and newer: trees by Simple pass on whole slots (calcCollChunking)."""
+
 LL128_DATA = 15 / 16
 """Of a line of LL128: all but its flag (NCCL_LL128_DATAELEMS over NCCL_LL128_LINEELEMS)."""
 
@@ -110,10 +116,11 @@ NET_CHUNKS_FOR_DEPTH: Mapping[tuple[str, str], tuple[float, ...]] = {("tree", "L
 """computeColl, for each of `GroupProperties.tree_steps`."""
 
 CHUNKS_FOR_DEPTH: Mapping[tuple[str, str], tuple[float, ...]] = {
-    ("tree", "Simple"): (8, 4, 1),
+    ("tree", "Simple"): (4, 2, 1 / 2),
     ("nvls", "Simple"): (32, 4, 1),
 }
-"""computeColl, as above. Of NVLS it has 64, 8 and 2 chunks of every GPU, whose depth is 2 here."""
+"""computeColl, as above. Of a tree it has 8, 4 and 1 chunks for each level, which is two hops here, up and down. Of
+NVLS it has 64, 8 and 2 chunks of every GPU, whose depth is 2 here."""
 
 COPIES = {("nvls", "Simple"): 1, ("direct", "Simple"): 1}
 """NVLS: scatter, reduction in the switch and gather are three stages of a chunk, run by warps of their own (src/device/
@@ -160,17 +167,18 @@ COLLNET_SHARES: Mapping[str, float] = {"2.5": 0.9, "2.10": 0.9, "2.30": 0.85}
 SWITCH_CHUNK_BYTES = {
     (SHARP, "Simple"): (2.0**19, 2.0**17, 2.0**16, 2.0**15),
     (NVLS_SHARP, "Simple"): (2.0**20, 2.0**19, 2.0**18, 2.0**17),
-    (NVLS_TREE, "Simple"): (2.0**20, 2.0**19, 2.0**18, 2.0**17),
+    (NVLS_TREE, "Simple"): (2.0**20, 2.0**21, 2.0**20, 2.0**19, 2.0**18),
 }
 """SHARP: a slot of a channel's buffer and what computeColl halves it to (src/enqueue.cc, v2.10.3). NVLS: the chunks of
-NVLS in one server, of the half of the channels that a head and a tree have."""
+NVLS in one server, of the half of the channels that a head and a tree have; of NVLSTree also the larger ones for which
+a plugin asks."""
 
 SWITCH_CHUNKS_FOR_DEPTH = {
     (SHARP, "Simple"): (64, 8, 1),
     (NVLS_SHARP, "Simple"): (32, 4, 1),
-    (NVLS_TREE, "Simple"): (32, 4, 1),
+    (NVLS_TREE, "Simple"): (8, 4, 1, 1 / 4),
 }
-"""computeColl, as above."""
+"""computeColl, as above. Of NVLSTree it has 32, 16, 4 and 1 chunks of every GPU (v2.18.5), whose depth is 4 here."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +204,7 @@ class TuningTables:
     single_gpu_share: float | None
     ceilings: Mapping[tuple[str, str, str], float]
     limits: Mapping[str, float] = field(default_factory=dict)
+    chunk_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
 
 
 VERSIONS: dict[str, TuningTables] = {
@@ -259,6 +268,7 @@ VERSIONS: dict[str, TuningTables] = {
         channels=True,
         single_gpu_share=None,
         ceilings=LL_CEILINGS,
+        chunk_bytes=WHOLE_SLOTS,
     ),
 }
 """*nvlink*: what topo.h has for a link of NVLink 2 or 3 (21, 22, 20 GB/s) over the 25 GB/s of the data sheet.

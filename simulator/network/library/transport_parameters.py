@@ -31,6 +31,7 @@ UNITS: Mapping[str, tuple[Any, str]] = {
     "start_latency": (Time, "time"),
     "hop_latency": (Time, "time"),
     "reporting": (Time, "time"),
+    "net_overhead": (Time, "time"),
     "own_rate": (Bandwidth, "bandwidth"),
     "message_bytes": (Amount, "size"),
     "plateau_bytes": (Amount, "size"),

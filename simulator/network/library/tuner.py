@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from clustersim.simulator.network import msccl
+from clustersim.simulator.network.algorithm_files import algorithm_file
 from clustersim.simulator.network.proof import ROOTED, prove, taken
 from clustersim.simulator.network.step import Group, Step
 from clustersim.simulator.network.transport import GroupProperties, Transport
@@ -18,6 +18,9 @@ from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.schedule.ops import COLLECTIVES, BySender, PerPeer
 
 FOLDER = "clustersim.simulator.network.collectives"
+
+NVLS = "nvls"
+"""The algorithm of the folder that needs the same switches as a file whose operations are `multimem` instructions."""
 
 
 def check(algorithms: Mapping[str, str]) -> None:
@@ -38,8 +41,8 @@ def check(algorithms: Mapping[str, str]) -> None:
 @lru_cache(maxsize=1024)
 def function(name: str, kind: str) -> Callable[..., list[Step]]:
     """Return the function *kind* of the algorithm *name*. Raises `UnknownName` or `SimulatorError`."""
-    if msccl.is_file(name):
-        own = msccl.algorithm(name)
+    if algorithm_file.is_file(name):
+        own = algorithm_file.algorithm(name)
         if own.kind != kind:
             raise SimulatorError(f"{name} is an {own.kind}, not an {kind}")
         return own
@@ -74,16 +77,21 @@ def prove_own(name: str, kind: str, group: Group, nbytes: float, root: int) -> N
 
 def is_own(name: str) -> bool:
     """Return whether *name* is the import path of an algorithm of the user's own. A file is proved when it is read."""
-    return "." in name and not msccl.is_file(name)
+    return "." in name and not algorithm_file.is_file(name)
 
 
 def ranks_allowed(name: str) -> str:
     """Return for which numbers of ranks the algorithm *name* is, in words: the docstring of its `ranks_allowed`."""
-    if msccl.is_file(name):
-        return f"{msccl.algorithm(name).ranks} ranks"
+    if algorithm_file.is_file(name):
+        return f"{algorithm_file.algorithm(name).ranks} ranks"
     allowed = lookup.attribute_of(FOLDER, name, "ranks_allowed")
     words = "" if allowed is None else " ".join((allowed.__doc__ or "some numbers of ranks").split()).rstrip(".")
     return words[:1].lower() + words[1:]
+
+
+def thread_blocks(name: str) -> int:
+    """Return the thread blocks of a GPU that the algorithm *name* has; 0: as many as the library's channels."""
+    return algorithm_file.algorithm(name).thread_blocks if algorithm_file.is_file(name) else 0
 
 
 def algorithm_names(
@@ -104,6 +112,12 @@ def usable_algorithms(
 ) -> list[str]:
     """Return the `algorithm_names` that *transport* can use in *group*. Raises `SimulatorError` if there are none."""
     names = list(algorithm_names(transport, algorithms, axis, kind, requested))
+    if (
+        algorithm_file.is_file(names[0])
+        and algorithm_file.algorithm(names[0]).switched
+        and not (transport.usable_protocols(NVLS, group))
+    ):
+        raise SimulatorError(f"{kind} over {axis}: {names[0]} needs {transport.needs(NVLS)}, which add and copy")
     usable = [name for name in names if transport.usable_protocols(name, group)]
     fitting = [name for name in usable if taken(function(name, kind), group.ranks)]
     if usable and not fitting:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from clustersim.scenarios.explain.gap import Gap, compared
-from clustersim.scenarios.explain.run import run_of
+from clustersim.scenarios.real_traces.run import run_of
 from tests.benchmarks.explain.scenario import scenario_of
 
 RIGHT = {"healthy": None, "sleep": "late_rank", "bucket": "other_sizes", "overlap": "missing_overlap"}

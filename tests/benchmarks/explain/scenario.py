@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from clustersim.scenarios.explain.calibration import write
-from clustersim.scenarios.explain.communications import large, sizes
-from clustersim.scenarios.explain.pieces_of_work import HOST, PHASES
-from clustersim.scenarios.explain.run import RealRun
+from clustersim.scenarios.real_traces.communications import large, sizes
+from clustersim.scenarios.real_traces.pieces_of_work import HOST, PHASES
+from clustersim.scenarios.real_traces.run import RealRun
 from clustersim.scenarios.scenario import Scenario
 
 

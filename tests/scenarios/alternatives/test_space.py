@@ -134,7 +134,7 @@ def test_what_cannot_be_planned() -> None:
         ({"search": {"tp": [0]}}, "plan.search.tp.0: must be at least 1"),
         ({"search": {"tp": [1, 1]}}, "plan.search.tp.1: 1 stands twice"),
         ({"search": {"schedule": ["1f2b"]}}, "plan.search.schedule.0: must be 1f1b"),
-        ({"search": {"data": ["zerro"]}}, "plan.search.data.0: must be ddp, diloco, fsdp"),
+        ({"search": {"data": ["zerro"]}}, "plan.search.data.0: must be ddp, diloco, federated, fsdp"),
         ({"search": {"recompute": ["some"]}}, "plan.search.recompute.0: must be none, selective, full or optimal"),
         ({"method": "exhaustif"}, "plan.method: must be"),
         ({"objective": "money"}, "plan.objective: must be step_time"),

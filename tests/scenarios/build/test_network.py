@@ -13,8 +13,8 @@ from clustersim.scenarios.build.memory_need import memory_need
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.explain.changes import _machine
 from clustersim.scenarios.run.running import communicator
-from clustersim.scenarios.search.chains.problem import chain_of
-from clustersim.scenarios.search.estimate.estimator import Estimator
+from clustersim.scenarios.search.estimator import Estimator
+from clustersim.scenarios.search.planning_problem import chain_of
 from clustersim.scenarios.search.varied_machine import machine
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.transport import Transport

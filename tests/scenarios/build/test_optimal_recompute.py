@@ -12,11 +12,11 @@ from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.specification.training import Training
 from clustersim.simulator.analysis.memory import curve, peak
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.reading.errors import ScenarioError, ScheduleError
 from clustersim.simulator.reading.units import parse
 from clustersim.simulator.schedule.check import check
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.memory.chains.chain import LayerSeconds
 from clustersim.workloads.memory.chains.execution import executed

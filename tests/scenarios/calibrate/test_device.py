@@ -6,7 +6,7 @@ from clustersim import topologies
 from clustersim.scenarios.calibrate.communication import write
 from clustersim.scenarios.calibrate.device import contents, device_report, fitted
 from clustersim.simulator.reading.yaml_and_json import read
-from clustersim.simulator.replay.calibration.measurements import DeviceMeasurements, TimedCopy, TimedProduct
+from clustersim.simulator.replay.measurements import DeviceMeasurements, TimedCopy, TimedProduct
 from clustersim.workloads.software_stack import specification
 
 pytest.importorskip("torch", reason="the measurement needs torch")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clustersim.scenarios.campaign import closed_forms
 from clustersim.scenarios.campaign.campaign import simulate
-from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
+from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, TrainingRun, TrainingStage
 
 HOUR = 3600.0
 
@@ -24,14 +24,14 @@ def error(values):
 
 
 def test_without_failures_a_campaign_is_steps_times_step_time():
-    job = Job((Stage(655_652, 6.121),))
+    job = TrainingRun((TrainingStage(655_652, 6.121),))
     assert simulate(job, 0).seconds == 655_652 * 6.121
-    job = Job((Stage(1000, 1.5), Stage(500, 4.0)))
+    job = TrainingRun((TrainingStage(1000, 1.5), TrainingStage(500, 4.0)))
     assert simulate(job, 0).seconds == 1000 * 1.5 + 500 * 4.0
 
 
 def test_checkpoints_add_their_time_except_after_the_last_step():
-    job = Job((Stage(100, 2.0),), checkpoints=Checkpoints(20.0, 5.0, 5.0))
+    job = TrainingRun((TrainingStage(100, 2.0),), checkpoints=Checkpoints(20.0, 5.0, 5.0))
     sample = simulate(job, 0)
     assert (sample.checkpoints, sample.seconds, sample.lost["checkpoint"]) == (9, 245.0, 45.0)
 
@@ -39,7 +39,7 @@ def test_checkpoints_add_their_time_except_after_the_last_step():
 def test_the_mean_time_is_that_of_exponential_failures():
     """E = n M e^(R/M) (e^((tau + delta)/M) - 1), the last segment without a checkpoint (Daly 2006)."""
     mean, restart, tau, delta, segments = 2 * HOUR, 600.0, 1800.0, 120.0, 50
-    job = Job((Stage(segments * 180, 10.0),), checkpoints=Checkpoints(tau, delta, delta))
+    job = TrainingRun((TrainingStage(segments * 180, 10.0),), checkpoints=Checkpoints(tau, delta, delta))
     job = replace(job, failures=Breakdowns(mean, detect=100.0, restart=restart - 100.0))
     found = times(job, 400)
     again = mean * np.exp(restart / mean)
@@ -68,8 +68,8 @@ def test_simulated_costs_lie_on_the_curve():
     mean, delta, restart = 2 * HOUR, 300.0, 300.0
     best = closed_forms.optimal(delta, mean)
     for tau in (best / 3, best, 3 * best):
-        stage, policy = Stage(6 * 200, tau / 6), Checkpoints(tau, delta, delta)
-        job = Job((stage,), checkpoints=policy, failures=Breakdowns(mean, restart=restart))
+        stage, policy = TrainingStage(6 * 200, tau / 6), Checkpoints(tau, delta, delta)
+        job = TrainingRun((stage,), checkpoints=policy, failures=Breakdowns(mean, restart=restart))
         found = times(job, 200) / job.productive
         assert abs(found.mean() - closed_forms.cost(tau, delta, restart, mean)) < 3 * error(found)
 
@@ -81,7 +81,9 @@ def test_simulated_costs_lie_on_the_curve():
 )  # fmt: skip
 def test_time_is_work_and_losses(mean, delta, restart, held, elastic, number):
     failures = Breakdowns(mean, detect=60.0, restart=restart, spares=held, repair=HOUR, elastic=elastic and held == 0)
-    job = Job((Stage(300, 10.0), Stage(600, 11.0)), 8, 4, Checkpoints(600.0, delta / 2, delta), failures)
+    job = TrainingRun(
+        (TrainingStage(300, 10.0), TrainingStage(600, 11.0)), 8, 4, Checkpoints(600.0, delta / 2, delta), failures
+    )
     sample = simulate(job, 1, number)
     assert sample.seconds == pytest.approx(job.productive + sum(sample.lost.values()), rel=1e-9)
     assert min(sample.lost.values()) > -1e-6
@@ -94,7 +96,7 @@ def test_waiting_for_spares_is_erlangs_loss(held, restart):
     """The job waits for its share of the time by the birth-death chain; down time of other kinds changes nothing."""
     mean, repair = 2 * HOUR, 6 * HOUR
     failures = Breakdowns(mean, restart=restart, spares=held, repair=repair)
-    job = Job((Stage(6000, 300.0),), 64, 1, Checkpoints(600.0, 0.0, 0.0), failures)
+    job = TrainingRun((TrainingStage(6000, 300.0),), 64, 1, Checkpoints(600.0, 0.0, 0.0), failures)
     samples = [simulate(job, 0, number) for number in range(30)]
     shares = np.array([sample.lost["waiting"] / sample.seconds for sample in samples])
     # the chain begins with all nodes whole
@@ -117,7 +119,7 @@ def test_the_cheapest_spares_cost_least(nodes, load):
 
 def test_fewer_replicas_train_while_no_spare_is_there():
     failures = Breakdowns(20 * HOUR, spares=0, repair=20 * HOUR)
-    job = Job((Stage(20_000, 60.0),), 16, 8, Checkpoints(600.0, 1.0, 1.0), failures)
+    job = TrainingRun((TrainingStage(20_000, 60.0),), 16, 8, Checkpoints(600.0, 1.0, 1.0), failures)
     waits, shrinks = (simulate(replace(job, failures=replace(failures, elastic=e)), 3) for e in (False, True))
     assert waits.lost["shrunk"] == shrinks.lost["waiting"] == 0
     assert shrinks.lost["shrunk"] > 0
@@ -127,7 +129,7 @@ def test_fewer_replicas_train_while_no_spare_is_there():
 
 def test_an_asynchronous_checkpoint_counts_when_it_is_written():
     failures = Breakdowns(times=(1015.0, 1030.0), restart=1.0)
-    job = Job((Stage(200, 10.0),), checkpoints=Checkpoints(100.0, 1.0, 50.0), failures=failures)
+    job = TrainingRun((TrainingStage(200, 10.0),), checkpoints=Checkpoints(100.0, 1.0, 50.0), failures=failures)
     sample = simulate(job, 0)
     # at 1015 s the tenth checkpoint (begun at 1009 s) is not written: the ninth has step 90, at 908 s
     lost = [steps for time, steps in sample.progress if time == 1015.0]
@@ -137,14 +139,14 @@ def test_an_asynchronous_checkpoint_counts_when_it_is_written():
 
 def test_no_more_work_is_lost_than_other_nodes_do_not_keep():
     failures = Breakdowns(times=(995.0,), lost_work=25.0)
-    sample = simulate(Job((Stage(200, 10.0),), failures=failures), 0)
+    sample = simulate(TrainingRun((TrainingStage(200, 10.0),), failures=failures), 0)
     assert sample.lost["rework"] == pytest.approx(25.0)
-    whole = simulate(Job((Stage(200, 10.0),), failures=replace(failures, lost_work=inf)), 0)
+    whole = simulate(TrainingRun((TrainingStage(200, 10.0),), failures=replace(failures, lost_work=inf)), 0)
     assert whole.lost["rework"] == pytest.approx(995.0)
 
 
 def test_maintenance_stops_the_job_after_a_checkpoint():
-    job = Job((Stage(100, 10.0),), checkpoints=Checkpoints(100.0, 0.0, 0.0), maintenance=(250.0, 40.0))
+    job = TrainingRun((TrainingStage(100, 10.0),), checkpoints=Checkpoints(100.0, 0.0, 0.0), maintenance=(250.0, 40.0))
     sample = simulate(job, 0)
     # stops at 300, 540 (due at 500), 780 (750) and 1020 s (1000)
     assert sample.lost["maintenance"] == 4 * 40.0
@@ -152,6 +154,8 @@ def test_maintenance_stops_the_job_after_a_checkpoint():
 
 
 def test_seeds_repeat_and_differ():
-    job = Job((Stage(1000, 60.0),), checkpoints=Checkpoints(600.0, 5.0, 5.0), failures=Breakdowns(HOUR, restart=60.0))
+    job = TrainingRun(
+        (TrainingStage(1000, 60.0),), checkpoints=Checkpoints(600.0, 5.0, 5.0), failures=Breakdowns(HOUR, restart=60.0)
+    )
     assert simulate(job, 7, 3) == simulate(job, 7, 3)
     assert simulate(job, 7, 3).seconds != simulate(job, 7, 4).seconds != simulate(job, 8, 4).seconds

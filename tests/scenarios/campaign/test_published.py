@@ -10,7 +10,7 @@ import pytest
 
 from clustersim.scenarios.campaign import closed_forms
 from clustersim.scenarios.campaign.campaign import simulate
-from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, Job, Stage
+from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, TrainingRun, TrainingStage
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 RSC_1, RSC_2 = 6.5e-3, 2.34e-3
@@ -24,9 +24,9 @@ def llama(rate, down=10 * MINUTE):
     """54 days of wall-clock time of a job on 2,048 nodes; checkpoints of 5.7 TB at 2 TB/s, at the best interval."""
     mean = DAY / (rate * LLAMA_NODES)
     delta = 5.7 / 2
-    job = Job((Stage(round(LLAMA_DAYS * DAY / 6), 6.0),), LLAMA_NODES, 128)
+    job = TrainingRun((TrainingStage(round(LLAMA_DAYS * DAY / 6), 6.0),), LLAMA_NODES, 128)
     every = closed_forms.optimal(delta, mean)
-    failing = Job(job.stages, job.nodes, 128, Checkpoints(every, delta, delta), Breakdowns(mean, restart=down))
+    failing = TrainingRun(job.stages, job.nodes, 128, Checkpoints(every, delta, delta), Breakdowns(mean, restart=down))
     samples = [simulate(failing, 0, number) for number in range(SAMPLES)]
     goodput = fmean(job.productive / sample.seconds for sample in samples)
     return goodput, fmean(sample.interruptions / sample.seconds for sample in samples) * LLAMA_DAYS * DAY
@@ -68,8 +68,8 @@ def test_mean_time_to_failure_falls_as_one_over_n():
 def test_megascale_loses_less_than_a_tenth():
     """Over 100 restarts in several weeks; less than 10 minutes to notice, less than 15 to catch up: above 90 %."""
     mean = 28 * DAY / 100
-    job = Job(
-        (Stage(round(28 * DAY / 6.34), 6.34),), 1536, 192,
+    job = TrainingRun(
+        (TrainingStage(round(28 * DAY / 6.34), 6.34),), 1536, 192,
         Checkpoints(30 * MINUTE, 5.0, 60.0), Breakdowns(mean, detect=10 * MINUTE, restart=5 * MINUTE),
     )  # fmt: skip
     samples = [simulate(job, 0, number) for number in range(10)]
@@ -80,8 +80,8 @@ def test_megascale_loses_less_than_a_tenth():
 @pytest.mark.exhaustive
 def test_bloom_loses_an_hour_and_a_half_a_week():
     """One GPU of 384 a week, checkpoints of 40 s every 100 steps of about 105 s: three hours are lost at most."""
-    job = Job(
-        (Stage(round(118 * DAY / 105), 105.0),), 48, 8,
+    job = TrainingRun(
+        (TrainingStage(round(118 * DAY / 105), 105.0),), 48, 8,
         Checkpoints(100 * 105.0, 40.0, 40.0), Breakdowns(7 * DAY, detect=10 * MINUTE, restart=10 * MINUTE),
     )  # fmt: skip
     samples = [simulate(job, 0, number) for number in range(200)]
@@ -97,8 +97,8 @@ def test_opt_loses_half_of_its_days_to_more_than_hardware():
     The share that was printed is 59 % of up time; divergence and restarts by hand are in it too.
     """
     mean = 60 * DAY / 105
-    job = Job(
-        (Stage(33 * 24 * 60, MINUTE),), 124, 124, Checkpoints(3 * HOUR, MINUTE, MINUTE),
+    job = TrainingRun(
+        (TrainingStage(33 * 24 * 60, MINUTE),), 124, 124, Checkpoints(3 * HOUR, MINUTE, MINUTE),
         Breakdowns(mean, detect=30 * MINUTE, restart=30 * MINUTE),
     )  # fmt: skip
     samples = [simulate(job, 0, number) for number in range(50)]

@@ -9,7 +9,7 @@ from clustersim.scenarios.calibrate.measuring import BrokenCalibrationError, mea
 from clustersim.scenarios.commands.command_line import run
 from clustersim.simulator.network.library.calibration_file import loaded
 from clustersim.simulator.reading.yaml_and_json import read
-from clustersim.simulator.replay.calibration.measurements import SizeSweep
+from clustersim.simulator.replay.measurements import SizeSweep
 
 pytest.importorskip("torch", reason="ranks need torch")
 

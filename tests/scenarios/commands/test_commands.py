@@ -229,7 +229,7 @@ def test_a_collective_has_no_memory_to_draw(capsys: pytest.CaptureFixture[str]) 
         (
             ["hello", "flames"],
             'there is no chart "flames"; draw timeline, pipeline, memory, states, breakdown, links, repeats, critical, '
-            "operators, topology, sweep, steps or activations",
+            "operators, topology, sweep, steps, shared_links, queue or activations",
         ),
         (["hello", "-o", "x.gif"], "x.gif: the name must end with one of .png, .svg, .pdf"),
         (["hello", "--ranks", "0-3"], '--ranks 0-3: "0-3" is not a rank or a range; write e.g. 0,8:16'),

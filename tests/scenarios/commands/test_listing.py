@@ -40,6 +40,7 @@ def test_only_scenarios_are_listed_as_scenarios(capsys: pytest.CaptureFixture[st
             {"cluster", "collective"} <= data.keys()
             or {"cluster", "model", "training"} <= data.keys()
             or {"cluster", "jobs"} <= data.keys()
+            or {"cluster", "workload"} <= data.keys()
             or "table" in data
         )
     assert Scenario.load(listed_names[0]).name == listed_names[0]

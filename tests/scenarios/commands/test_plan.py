@@ -56,6 +56,25 @@ def test_a_plan_from_a_configuration_of_hugging_face(capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["name"] == "tiny-1xdgx_h100"
 
 
+def test_what_is_planned_of_a_scenario_with_variants(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "several.yaml"
+    path.write_text(
+        "version: 1\ncluster: {preset: dgx1}\nmodel: {preset: gpt2}\n"
+        "training: {global_batch_size: 32, precision: fp16}\n"
+        "variants: {small: {model.num_layers: 2}, whole: {}}\n"
+    )
+    search = ["--search", "micro_batch_size=4", "--json"]
+    times = {}
+    for variant in ([], ["--variant", "small"], ["--variant", "whole"]):
+        assert run(["plan", str(path), *search, *variant]) == 0
+        shown = capsys.readouterr()
+        assert ("the variant" if variant else "without its 2 variants") in shown.err
+        times[" ".join(variant)] = json.loads(shown.out)["best"][0]["step_time_s"]
+    assert times["--variant small"] < times[""] == times["--variant whole"]
+    assert run(["plan", str(path), "--variant", "smal"]) == 2
+    assert 'did you mean "small"?' in capsys.readouterr().err
+
+
 @pytest.mark.exhaustive
 def test_the_largest_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
     long = {"model.seq_length": 8192}

@@ -16,8 +16,8 @@ from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.commands.terminal import Progress
 from clustersim.scenarios.results.run_folder import RESULT, written_into
 from clustersim.scenarios.scenario import Scenario
-from clustersim.simulator.engine.simulate import Simulation
 from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.simulate import SimulationRun
 
 FEW = ["--set", "cluster.gpus=2", "--set", "training.global_batch_size=16"]
 
@@ -154,11 +154,11 @@ def test_the_result_is_the_last_file_that_appears(tmp_path: Path) -> None:
 
 
 def test_progress_goes_from_0_to_1_over_several_simulations_and_files() -> None:
-    followed: list[Simulation] = []
+    followed: list[SimulationRun] = []
     shown = Progress("simulating", simulations=2)
     assert shown.fraction is None
 
-    def watch(simulation: Simulation) -> None:
+    def watch(simulation: SimulationRun) -> None:
         shown(simulation)
         followed.append(simulation)
 
@@ -178,7 +178,7 @@ def test_progress_goes_from_0_to_1_over_several_simulations_and_files() -> None:
 def test_simulations_are_counted_before_they_begin(name: str) -> None:
     from clustersim.scenarios.run.running import simulations
 
-    scenario, seen = Scenario.load(name), list[Simulation]()
+    scenario, seen = Scenario.load(name), list[SimulationRun]()
     scenario.run(seen.append)
     assert len(seen) == simulations(scenario)
 

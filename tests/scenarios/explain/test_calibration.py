@@ -8,7 +8,7 @@ from clustersim.scenarios import Scenario
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.exchange.export import write
 from clustersim.scenarios.exchange.exporting.kineto import kineto
-from clustersim.scenarios.explain.run import run_of
+from clustersim.scenarios.real_traces.run import run_of
 from clustersim.simulator.reading.yaml_and_json import read
 
 TRACES = Path(__file__).parent / "traces"

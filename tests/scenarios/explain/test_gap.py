@@ -10,7 +10,7 @@ from clustersim.scenarios.exchange.export import write
 from clustersim.scenarios.exchange.exporting.kineto import kineto
 from clustersim.scenarios.explain.changes import suggestions
 from clustersim.scenarios.explain.gap import compared
-from clustersim.scenarios.explain.run import run_of
+from clustersim.scenarios.real_traces.run import run_of
 from clustersim.simulator.reading.errors import TraceError
 
 FAULTS = {

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from clustersim.scenarios.explain.breakdown import Late, Noise
-from clustersim.scenarios.explain.communications import with_waits
-from clustersim.scenarios.explain.pieces_of_work import Call, Piece
-from clustersim.scenarios.explain.rank_trace import RankTrace, RealStep
 from clustersim.scenarios.explain.report import run_report
-from clustersim.scenarios.explain.run import RealRun, run_of
+from clustersim.scenarios.real_traces.breakdown import Late, Noise
+from clustersim.scenarios.real_traces.communications import with_waits
+from clustersim.scenarios.real_traces.pieces_of_work import Call, Piece
+from clustersim.scenarios.real_traces.rank_trace import RankTrace, RealStep
+from clustersim.scenarios.real_traces.run import RealRun, run_of
 
 TRACES = Path(__file__).parent / "traces"
 RANKS, STEPS, LAYERS, OP = 4, 3, 10, 5e-3

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clustersim.scenarios.explain.breakdown import busy, stretches
-from clustersim.scenarios.explain.communications import sizes
-from clustersim.scenarios.explain.kernels import ATTENTION, OTHER, PRODUCT, kernel_class, longest
-from clustersim.scenarios.explain.pieces_of_work import HOST, PHASES, Piece, kernel_kind
 from clustersim.scenarios.explain.report import run_report
-from clustersim.scenarios.explain.run import run_of
+from clustersim.scenarios.real_traces.breakdown import busy, stretches
+from clustersim.scenarios.real_traces.communications import sizes
+from clustersim.scenarios.real_traces.kernels import ATTENTION, OTHER, PRODUCT, kernel_class, longest
+from clustersim.scenarios.real_traces.pieces_of_work import HOST, PHASES, Piece, kernel_kind
+from clustersim.scenarios.real_traces.run import run_of
 
 TRACES = Path(__file__).parent / "traces"
 MICRO = 1e-6

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clustersim.scenarios.commands.command_line import run
-from clustersim.scenarios.explain.run import run_of
-from clustersim.scenarios.explain.trace_file import read
+from clustersim.scenarios.real_traces.run import run_of
+from clustersim.scenarios.real_traces.trace_file import read
 from clustersim.simulator.reading.errors import TraceError
 
 TRACES = Path(__file__).parent / "traces"
@@ -95,8 +95,8 @@ def test_files_that_are_none(tmp_path):
 
 
 def test_more_json_than_memory_holds(tmp_path, monkeypatch):
-    monkeypatch.setattr("clustersim.scenarios.explain.trace_file.LARGEST", 10_000)
-    monkeypatch.setattr("clustersim.scenarios.explain.trace_file.CHUNK", 1_000)
+    monkeypatch.setattr("clustersim.scenarios.real_traces.trace_file.LARGEST", 10_000)
+    monkeypatch.setattr("clustersim.scenarios.real_traces.trace_file.CHUNK", 1_000)
     assert "record fewer steps" in fault(written(tmp_path, gzip.compress(b" " * 1_000_000)))
 
 

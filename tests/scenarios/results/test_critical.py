@@ -7,7 +7,7 @@ import pytest
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.commands.command_line import run
-from clustersim.simulator.engine import simulate
+from clustersim.simulator import simulate
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from clustersim.scenarios.results.activation_map import activations_chart, axes_
 from clustersim.scenarios.results.operator_profile import profile, saved_bytes, summary
 from clustersim.simulator.analysis import memory
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.transformer import transformer
 
 S, B, H, A = 512, 8, 768, 12
@@ -25,7 +25,7 @@ def profiles():
 
 def test_a_layer_saves_what_korthikanti_counts():
     """s b h (34 + 5 a s/h) bytes in 16 bits (arXiv:2205.05198, section 4.1), told by operator."""
-    layer = transformer(Shape(12, H, A, A, 4 * H, S, 50257, precision="fp16")).layers[1]
+    layer = transformer(Shape(12, H, S, 50257, SelfAttention(A, A), Mlp(4 * H), precision="fp16")).layers[1]
     saved = saved_bytes(layer, B)
     unit = S * B * H
     assert saved["linear"] == 2 * unit * (1 + 1 + 1 + 4)

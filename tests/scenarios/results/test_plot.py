@@ -7,7 +7,7 @@ import pytest
 
 from clustersim import Result, Scenario, SimulatorError
 from clustersim.scenarios.commands.command_line import run
-from clustersim.scenarios.results.run_folder import CHARTS
+from clustersim.scenarios.results.run_folder import CHARTS, ONLY_OF_JOBS
 
 VARIED = {"variants": {"small": {"training.global_batch_size": 64}, "large": {"training.global_batch_size": 128}}}
 
@@ -22,7 +22,11 @@ def variants() -> Result:
     return Scenario.load("hello", VARIED).run()
 
 
-@pytest.mark.parametrize("chart", [chart for chart in CHARTS if chart not in ("repeats", "sweep", "steps")])
+OF_OTHERS = ("repeats", "sweep", "steps", *ONLY_OF_JOBS)
+"""Charts that a single training step does not have."""
+
+
+@pytest.mark.parametrize("chart", [chart for chart in CHARTS if chart not in OF_OTHERS])
 def test_a_figure_has_the_title_that_the_caller_gives(hello: Result, chart: str) -> None:
     figure = hello.plot(chart, title="Four GPUs")
     titles = [text.get_text() for text in figure.texts] + [axes.get_title() for axes in figure.axes]

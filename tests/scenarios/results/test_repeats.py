@@ -117,7 +117,7 @@ def test_other_charts_need_the_first_run_only(monkeypatch, capsys):
         assert not seeds
         return []
 
-    monkeypatch.setattr("clustersim.simulator.engine.simulate.step_times", none)
+    monkeypatch.setattr("clustersim.simulator.simulate.step_times", none)
     settings = ["--set", "simulation.jitter=0.05", "--set", "simulation.repeats=500"]
     assert run(["plot", "hello", "timeline", "-o", "one.png", *settings]) == 0
     assert capsys.readouterr().out == "one.png\n"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.patches import Rectangle
 
 from clustersim.scenarios.results.jobs_result import JobsResult, ranges
 from clustersim.scenarios.run.several_jobs import Jobs, bytes_by_link
@@ -173,6 +174,23 @@ def test_summary_is_plain_and_the_chart_has_a_panel_for_each_job(two_rings: Jobs
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["a, rank 0", "b, rank 2"]
     with pytest.raises(ScenarioError, match="has several jobs"):
         two_rings.plot("memory")
+
+
+def test_the_chart_of_shared_links_stacks_the_shares_of_jobs(two_rings: JobsResult) -> None:
+    axes = two_rings.plot("shared_links").axes[0]
+    bars = np.array([bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]).reshape(2, -1)
+    # alone each ring fills the cable; together each has half of it
+    assert bars[:, 0] == pytest.approx([1.0, 1.0], rel=1e-2)
+    assert bars[:, 1] == pytest.approx([0.5, 0.5], rel=1e-2)
+    assert axes.get_title(loc="left").endswith("shared by a + b")
+
+
+def test_there_is_no_chart_of_shared_links_without_any() -> None:
+    apart = result({"a": ring([0, 1]), "b": ring([2, 3])}, network={"transport": "ideal"})
+    with pytest.raises(ScenarioError, match="no two jobs share a link"):
+        apart.plot("shared_links")
+    with pytest.raises(ScenarioError, match="is one job"):
+        Scenario.load("hello").run().plot("shared_links")
 
 
 def test_ranges() -> None:

@@ -208,17 +208,8 @@ def test_plan_and_advice_agree(name: str) -> None:
         agree(one.changed({"plan.search": SEARCH}, "a search"))
 
 
-BATCHES = pytest.mark.xfail(strict=True, reason="the advice tries the largest micro-batch that fits, 1,602 images, too")
-
-
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=BATCHES) if name == "resnet50_one_v100" else name
-        for name in sorted(set(shipped()) - set(AGREEING))
-    ],
-)
+@pytest.mark.parametrize("name", sorted(set(shipped()) - set(AGREEING)))
 def test_plan_and_advice_agree_on_every_shipped_scenario(name: str) -> None:
     for one in agreeing((name,)):
         agree(one.changed({"plan.search": SEARCH}, "a search"))

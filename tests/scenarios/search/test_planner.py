@@ -13,7 +13,7 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.alternatives.candidate import Candidate
 from clustersim.scenarios.search import candidate_evaluation
-from clustersim.scenarios.search.planner import Frontier, Judged, Planner
+from clustersim.scenarios.search.planner import MARGIN, MOST_SIMULATED, Frontier, Judged, Planner
 from clustersim.simulator.reading.errors import ScenarioError
 from tests.scenarios.search.jobs import job, random_job
 
@@ -234,6 +234,16 @@ def test_an_objective_without_prices_is_refused(changes: dict[str, Any], told: s
     with pytest.raises(ScenarioError) as error:
         Planner(job(**changes))
     assert told in str(error.value)
+
+
+def test_by_default_those_that_may_be_the_best_are_simulated() -> None:
+    few, all_of_them = Planner(job(SMALL, plan={"top": 2})), brute_force(job(SMALL))
+    best = few.best()
+    limit = (1 + MARGIN) * best[0].seconds
+    near = [one for one in Planner(job(SMALL, plan={"simulate": "all"})).best() if one.estimate <= limit]
+    assert 2 <= len(best) < len(all_of_them)
+    assert {one.candidate.key for one in near[:MOST_SIMULATED]} <= {one.candidate.key for one in best}
+    assert best[0].candidate.key == all_of_them[0].candidate.key
 
 
 def test_all_means_every_candidate_that_fits() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clustersim.scenarios.build.memory_need import of_capacity
-from clustersim.scenarios.search.answer import Answer, answer
+from clustersim.scenarios.search.answer import PlanAnswer, answer
 from clustersim.scenarios.search.planner import Planner
 from clustersim.scenarios.search.ranking import rank
 from clustersim.scenarios.search.reasons import relative
@@ -24,20 +24,20 @@ SEARCH: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def found() -> Answer:
+def found() -> PlanAnswer:
     """The answer for a job of which memory rejects some candidates."""
     plan = {"simulate": 5, "memory_margin": 0.88}
     return answer(Planner(job(SEARCH, plan=plan, model={"seq_length": 1024, "vocab_size": 16384})))
 
 
-def simulated(found: Answer, settings: dict[str, Any]) -> dict[str, Any]:
+def simulated(found: PlanAnswer, settings: dict[str, Any]) -> dict[str, Any]:
     """The numbers of a run of the planned scenario with *settings*."""
     summary = found.planner.scenario.changed({**settings, "parallelism.dp": "auto"}, "test").run().summary()
     memory = summary["memory"]
     return {"step_time_s": summary["step_time_s"], "need_bytes": memory["peak_bytes"] + memory["reserved_bytes"]}
 
 
-def test_the_numbers_of_the_best_are_simulated(found: Answer) -> None:
+def test_the_numbers_of_the_best_are_simulated(found: PlanAnswer) -> None:
     summary = found.summary()
     for row in summary["best"][:2]:
         again = simulated(found, row["set"])
@@ -45,7 +45,7 @@ def test_the_numbers_of_the_best_are_simulated(found: Answer) -> None:
         assert row["memory"]["need_bytes"] == again["need_bytes"]
 
 
-def test_the_numbers_of_why_are_simulated(found: Answer) -> None:
+def test_the_numbers_of_why_are_simulated(found: PlanAnswer) -> None:
     first = found.summary()["best"][0]
     compared = first["compared"]
     assert {one["change"].split()[0] for one in compared} >= {"tp"}
@@ -61,7 +61,7 @@ def test_the_numbers_of_why_are_simulated(found: Answer) -> None:
             assert of_capacity(again["need_bytes"], found.planner.within) in first["why"]
 
 
-def test_the_numbers_of_the_nearest_misses_are_simulated(found: Answer) -> None:
+def test_the_numbers_of_the_nearest_misses_are_simulated(found: PlanAnswer) -> None:
     summary, report = found.summary(), found.report()
     kinds = {miss["kind"] for miss in summary["misses"]}
     assert kinds == set(summary["rejected"]) == {"divisibility", "gpus", "memory", "rules"}
@@ -80,7 +80,7 @@ def test_the_numbers_of_the_nearest_misses_are_simulated(found: Answer) -> None:
         assert f"with {fix['change']} it fits and takes {taken}" in report
 
 
-def test_counts(found: Answer) -> None:
+def test_counts(found: PlanAnswer) -> None:
     summary = found.summary()
     assert summary["candidates"] == 3 * 3 * 3 * 3 * 2
     invalid = sum(count for kind, count in summary["rejected"].items() if kind != "memory")

@@ -6,7 +6,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.mesh import Mesh
@@ -14,6 +13,7 @@ from clustersim.simulator.schedule.ops import Collective, Compute, Delay, Op, Re
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 
 SECONDS = st.sampled_from([0.0, 1.0, 1.0, 2.5])

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from clustersim.simulator.analysis.critical_path import CriticalPath, critical_path
 from clustersim.simulator.analysis.intervals import ONE_INSTANT
-from clustersim.simulator.engine.interface.variation import Variation
-from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.schedule.mesh import Mesh
@@ -19,6 +18,7 @@ from clustersim.simulator.schedule.ops import Collective, Compute, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from tests.simulator.analysis.random_schedules import ENGINES, run, schedules
 from tests.simulator.conftest import pipeline

@@ -8,11 +8,11 @@ import pytest
 from clustersim.simulator.analysis.critical_path import critical_path, slack
 from clustersim.simulator.analysis.critical_path_tables import lines, tables
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.interface.variation import Variation
-from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from tests.simulator.analysis.test_critical_path import data_parallel
 from tests.simulator.conftest import pipeline

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from clustersim.simulator.analysis.memory_upper_bound import held_at_most
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER_TEXT
-from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
 
 BYTES = st.dictionaries(st.sampled_from(["activations", "buffers", "host.optimizer"]), st.integers(0, 9).map(float))
 
@@ -33,7 +33,7 @@ def programs(draw: st.DrawFn) -> Program:
                 ops.append(Collective(name=name, stream=stream, after=after, **kind, **held))
         templates.append(tuple(ops))
     which = draw(st.lists(st.integers(0, len(templates) - 1), min_size=1, max_size=8))
-    blocks = [Block(templates[one], micro_batch) for micro_batch, one in enumerate(which)]
+    blocks = [OpBlock(templates[one], micro_batch) for micro_batch, one in enumerate(which)]
     return Program("rank", TemplatedOps(blocks), {"parameters": 3.0})
 
 

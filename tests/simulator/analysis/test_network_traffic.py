@@ -6,12 +6,12 @@ import pytest
 
 from clustersim.simulator.analysis import network_traffic
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 
 

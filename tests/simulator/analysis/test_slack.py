@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from clustersim.simulator.analysis.critical_path import critical_path, slack
 from clustersim.simulator.analysis.intervals import ONE_INSTANT
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.interface.variation import Variation
-from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Compute, Delay, Op
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from tests.simulator.analysis.random_schedules import ENGINES, UNSERVED, run, schedules
 from tests.simulator.analysis.test_critical_path import data_parallel

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from clustersim.simulator.analysis.intervals import ONE_INSTANT
 from clustersim.simulator.analysis.span_causes import Causes, SpanPlace
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns, Timeline
-from clustersim.simulator.engine.interface.variation import Variation
-from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Compute, Recv, Send
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from tests.simulator.analysis.random_schedules import ENGINES, run, schedules
 from tests.simulator.engine.folding.test_folding import FABRICS, cluster_of

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.charts.critical_path import MOST_ROWS, critical_chart
 from clustersim.simulator.charts.figures import draw
-from clustersim.simulator.engine.interface.variation import Variation
-from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from tests.simulator.analysis.test_critical_path import data_parallel
 from tests.simulator.conftest import pipeline

@@ -6,9 +6,8 @@ import pytest
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.run.running import communicator, variation
-from clustersim.simulator.engine import simulate
-from clustersim.simulator.engine.interface.variation import Variation
-from clustersim.simulator.engine.simulate import Simulation, packed
+from clustersim.simulator import simulate
+from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.ideal import ideal
 from clustersim.simulator.reading.errors import DeadlockError
@@ -17,6 +16,7 @@ from clustersim.simulator.schedule.ops import Recv, Send
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import SimulationRun, packed
 from clustersim.topologies.uniform_and_tree import uniform
 
 JITTER, SPREAD = {"simulation.jitter": 0.1}, {"simulation.spread": 0.1}
@@ -38,7 +38,7 @@ CASES = {
 def simulation(name, changes, engine):
     scenario = Scenario.load(name, changes)
     options = scenario.specification.simulation
-    return Simulation(
+    return SimulationRun(
         scenario.schedule(),
         communicator(scenario),
         scenario.software,
@@ -84,4 +84,6 @@ def test_a_deadlock_is_raised():
     cluster = uniform(gpus=2, hosts=0, bandwidth=1e9, latency=1e-6)
     network = Communicator(cluster, packed(schedule, cluster), ideal(), "flow", {})
     with pytest.raises(DeadlockError):
-        simulate.step_times(Simulation(schedule, network, variation=Variation(jitter=0.1), engine="compiled"), [0, 1])
+        simulate.step_times(
+            SimulationRun(schedule, network, variation=Variation(jitter=0.1), engine="compiled"), [0, 1]
+        )

@@ -6,8 +6,8 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.run.running import communicator, variation
 from clustersim.simulator.analysis import memory, metrics, network_traffic
-from clustersim.simulator.engine.simulate import Simulation
 from clustersim.simulator.reading.errors import SimulatorError
+from clustersim.simulator.simulate import SimulationRun
 
 JITTER = {"simulation.jitter": 0.1}
 CASES = [
@@ -23,7 +23,7 @@ def simulation(name, variant, changes, **how):
     scenario = Scenario.load(name, {**JITTER, **changes})
     scenario = scenario.variants[variant] if variant else scenario
     network = communicator(scenario)
-    return Simulation(scenario.schedule(), network, scenario.software, variation(scenario), engine="compiled", **how)
+    return SimulationRun(scenario.schedule(), network, scenario.software, variation(scenario), engine="compiled", **how)
 
 
 def without_spans(name, variant, changes):

@@ -158,3 +158,14 @@ def test_generated_names_are_found_again():
     assert names[1:3] == ("gpu 3", "gpu 1")
     for none in ("gpu 0", "gpu 03", "gpu", "gpu x", "leaf 0", "", "gpu " + "9" * 5000):
         assert none not in names
+
+
+def test_devices_have_the_same_numbers_one_by_one_and_together() -> None:
+    cluster = named({"preset": "dgx_a100_80gb", "nodes": 2})
+    each = {device: number for number, device in enumerate(cluster.devices)}
+    gpus, hosts = cluster.gpus, cluster.hosts
+    for devices in ((), gpus, hosts, gpus[3:7], [*gpus[3:7], gpus[0]], [*gpus[-1:], *hosts[:1]], gpus[::-1]):
+        assert cluster.numbers(devices).tolist() == [each[device] for device in devices]
+    for unknown in (["gpu 16"], ["gpu 15", "gpu 16"], ["node 0"]):
+        with pytest.raises(KeyError):
+            cluster.numbers(unknown)

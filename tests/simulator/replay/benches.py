@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.interface.pricing import durations
-from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.engine.pricing import durations
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.transport import Transport
 from clustersim.simulator.replay import testbed
@@ -17,6 +16,7 @@ from clustersim.simulator.schedule.mesh import Axis, Mesh
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 
 Case = tuple[str, float, str]
 """Kind, bytes, algorithm of a collective."""

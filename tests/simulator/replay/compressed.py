@@ -13,10 +13,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.network.library.gloo import gloo
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import tree
 from clustersim.workloads.architectures.timed_models import UnitLayer
 from clustersim.workloads.memory.compute import compute

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from clustersim.scenarios import Scenario
-from clustersim.scenarios.evaluate.validation import modelled
+from clustersim.scenarios.accuracy.validation import modelled
 from clustersim.scenarios.run.running import simulated
 from clustersim.simulator.schedule.ops import Compute
 from tests.simulator.replay.schedules import KINDS, scenario

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clustersim.scenarios.evaluate.validation import modelled
+from clustersim.scenarios.accuracy.validation import modelled
 from clustersim.scenarios.run.running import simulated
 from clustersim.simulator.hardware.kernel import Kernel, matmul, measured, memory_bound
 from clustersim.simulator.replay import comparison
@@ -150,9 +150,12 @@ def test_finished_repetitions_of_a_broken_replay_are_kept():
     op = Compute(name="nap", kernels=(measured(0.05),))
     schedule = Schedule(Mesh.regular({"dp": 1}), (Program("rank", (op,)),), (0,))
     replayed(schedule, repeat=1)  # from now on there is a fork server
-    with pytest.raises(BrokenReplayError, match="no end after 3 s: rank 0 is still at work") as caught:
-        replay(schedule, [[0.05]], repeat=1000, timeout=3)
-    assert 1 <= len(caught.value.timelines) < 1000
+    for seconds in (3, 12, 48):  # the start of a process counts, and takes longer on a busy machine
+        with pytest.raises(BrokenReplayError, match=f"no end after {seconds} s: rank 0 is still at work") as caught:
+            replay(schedule, [[0.05]], repeat=20 * seconds + 1, timeout=seconds)
+        if caught.value.timelines:
+            break
+    assert 1 <= len(caught.value.timelines) <= 20 * seconds
     assert caught.value.timelines[-1].step_time >= 0.05
 
 

@@ -39,10 +39,10 @@ def calibrated() -> Transport:
     Each time is the minimum of several rounds: all tests of this file use this calibration, so one sweep beside other
     work on the machine would make all their simulated times too long.
     """
-    from clustersim.simulator.replay.calibration.measure_communication import measure
-    from clustersim.simulator.replay.calibration.measurements import SEND, Measurement, SizeSweep
-    from clustersim.simulator.replay.calibration.transport_fit import calibrate
     from clustersim.simulator.replay.launch import launch
+    from clustersim.simulator.replay.measure_communication import measure
+    from clustersim.simulator.replay.measurements import SEND, Measurement, SizeSweep
+    from clustersim.simulator.replay.transport_fit import calibrate
 
     devices = STAR.gpus[:2]
     sweep = SizeSweep(sizes=(8, 1000, 500_000, 1_000_000, 2_000_000), kinds=(SEND,), budget=8.0)

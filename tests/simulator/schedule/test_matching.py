@@ -10,7 +10,7 @@ from clustersim.simulator.schedule.matching import NONE, CollectiveKey, CopyKey,
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
-from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
 from clustersim.simulator.schedule.schedule import Schedule
 
 STREAMS = st.sampled_from(["compute", "other"])
@@ -34,7 +34,7 @@ OPS = st.one_of(
 def programs(draw):
     templates = draw(st.lists(st.lists(OPS, max_size=5).map(tuple), min_size=1, max_size=3))
     blocks = draw(st.lists(st.tuples(st.sampled_from(templates), st.sampled_from([None, 0, 1, 2])), max_size=6))
-    return Program("any", TemplatedOps(Block(ops, micro_batch) for ops, micro_batch in blocks))
+    return Program("any", TemplatedOps(OpBlock(ops, micro_batch) for ops, micro_batch in blocks))
 
 
 def written_out(program):

@@ -7,7 +7,7 @@ import pytest
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Recv, Send, renamed
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
-from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
 
 FORWARD = (
     Compute(name="0F□.a", action=Action("F", 0, PLACEHOLDER), layer="a", kernels=()),
@@ -17,7 +17,7 @@ START = (Compute(name="start", kernels=()),)
 
 
 def program():
-    return Program("stage 0", TemplatedOps([Block(START), Block(FORWARD, 0), Block(FORWARD, 7)]))
+    return Program("stage 0", TemplatedOps([OpBlock(START), OpBlock(FORWARD, 0), OpBlock(FORWARD, 7)]))
 
 
 def test_a_block_prints_with_its_micro_batch():
@@ -87,6 +87,31 @@ def test_mapping_templates_equals_mapping_all_ops():
     assert mapped.ops[-1].name == "0F7.b.sum"
 
 
+def test_only_named_ops_are_mapped():
+    """The others are kept as they are, and *change* does not see them."""
+    seen = []
+
+    def change(op):
+        seen.append(op.name)
+        yield replace(op, stream="other")
+
+    changed = program().map_ops(change, only={"start"})
+    assert seen == ["start"]
+    assert [op.stream == "other" for op in changed.ops] == [op.name == "start" for op in program().ops]
+
+
+def test_ops_are_found_by_kind_and_phase():
+    ops = (
+        Delay(name="wait", seconds=1.0),
+        Compute(name="0F0.a", action=Action("F", 0, 0), kernels=()),
+        Compute(name="0O", action=Action("O", 0), kernels=()),
+    )
+    program = Program("a", ops)
+    assert [op.name for op in program.distinct(Delay)] == ["wait"]
+    assert [op.name for op in program.distinct(Delay, Compute)] == [op.name for op in program.distinct()]
+    assert [op.name for op in program.in_phase("O")] == ["0O"]
+
+
 def test_materialised_micro_batches_can_differ():
     written = program().materialise({7})
     assert written.ops == program().ops
@@ -108,7 +133,7 @@ def test_micro_batches_with_equal_templates_are_changed_together():
 
 
 def test_with_ops_keeps_the_blocks():
-    blank = replace(program(), ops=TemplatedOps([Block(START), Block(FORWARD, 3)]))
+    blank = replace(program(), ops=TemplatedOps([OpBlock(START), OpBlock(FORWARD, 3)]))
     changed = blank.with_ops([replace(op, stream=str(number)) for number, op in enumerate(blank.ops)])
     assert [len(block.ops) for block in changed.blocks] == [1, 2]
     assert [op.stream for op in changed.ops] == ["0", "1", "2"]

@@ -10,7 +10,7 @@ from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective, Compute, Delay
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER_TEXT
-from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.simulator.schedule.side_by_side import Part, repeated, side_by_side
 
@@ -18,7 +18,7 @@ from clustersim.simulator.schedule.side_by_side import Part, repeated, side_by_s
 def job(ranks: int, server: str | None = None, **fields: Any) -> Schedule:
     work = Compute(name=f"F{PLACEHOLDER_TEXT}", kernels=(memory_bound(1.0),), server=server)
     reduce = Collective(name="sum", kind="all_reduce", over="dp", nbytes=8.0, stream="dp", after=("F0", "F1"))
-    ops = TemplatedOps([*(Block((work,), number) for number in (0, 1)), Block((reduce,))])
+    ops = TemplatedOps([*(OpBlock((work,), number) for number in (0, 1)), OpBlock((reduce,))])
     return Schedule(Mesh.regular({"dp": ranks}), (Program("rank", ops),), (0,) * ranks, **fields)
 
 

@@ -13,9 +13,9 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
 from clustersim.simulator.analysis.critical_path import critical_path
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.schedule.ops import Recv, Send
+from clustersim.simulator.simulate import simulate
 from clustersim.simulator.traces import perfetto_and_chrome
 from clustersim.topologies.uniform_and_tree import uniform
 from tests.simulator.conftest import pipeline

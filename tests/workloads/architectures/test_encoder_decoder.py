@@ -9,8 +9,8 @@ from clustersim.scenarios import Scenario
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective, Send
 from clustersim.workloads.architectures.encoder_decoder import encoder_decoder
-from clustersim.workloads.architectures.shape import Shape
-from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.shape import Decoder, Mlp, SelfAttention, Shape
+from clustersim.workloads.architectures.specification import TransformerSpecification, model
 from clustersim.workloads.operators.stages import stages_of
 from clustersim.workloads.parallelism.tensor import sharded
 
@@ -27,7 +27,7 @@ COUNTS = {  # totals of the weights on Hugging Face, of the repositories that th
     "flan_t5_xxl": 11_135_332_352,
 }
 
-SMALL = Shape(4, 64, 4, 4, 256, 32, 512, num_decoder_layers=8, decoder_seq_length=16, precision="bf16", dropout=False)
+SMALL = Shape(4, 64, 32, 512, SelfAttention(4, 4), Mlp(256), decoder=Decoder(8, 16), precision="bf16", dropout=False)
 
 
 @pytest.mark.parametrize(("name", "count"), COUNTS.items())
@@ -38,7 +38,7 @@ def test_published_parameter_counts(name: str, count: int) -> None:
 @pytest.mark.parametrize("attention", ["unfused", "flash"])
 def test_flops_by_formula(attention: str) -> None:
     # forward: 2 for each weight and token, and 4 h for each pair of positions; a backward pass costs twice that
-    made = encoder_decoder(replace(SMALL, attention=attention))
+    made = encoder_decoder(replace(SMALL, attention=replace(SMALL.attention, kind=attention)))
     h, s, t, encoders, decoders, vocabulary = 64, 32, 16, 4, 8, 512
     encoder = encoders * (2 * s * 12 * h * h + 4 * s * s * h)
     decoder = decoders * (2 * t * 14 * h * h + 2 * s * 2 * h * h + 4 * (t * t + t * s) * h)
@@ -50,6 +50,17 @@ def test_cross_attention_computes_what_its_shapes_say() -> None:
     for kernels in (layer.forward(3), layer.backward(3)):
         for kernel in kernels:
             assert kernel.shape is None or kernel.flops == 2 * prod(kernel.shape)
+
+
+def test_biases_of_attention_are_those_of_cross_attention_too() -> None:
+    """A decoder layer has two attentions, each with biases of queries, keys, values and output: 4 h."""
+    keys = {"kind": "transformer", "num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32}
+    more = {"vocab_size": 512, "num_decoder_layers": 3, "add_bias_linear": False}
+    plain, biased = (
+        TransformerSpecification.model_validate({**keys, **more, "attention_bias": bias}).build().parameters
+        for bias in (False, True)
+    )
+    assert biased - plain == (2 + 2 * 3) * 4 * 64
 
 
 def test_a_decoder_layer_hands_the_encoders_output_on() -> None:

@@ -325,7 +325,7 @@ FAULTS = {
     json.dumps({**CONFIGS["qwen3_30b_a3b"], "decoder_sparse_step": 0}): "decoder_sparse_step: must be a whole number",
     json.dumps({**opt(12, 768, 12), "do_layer_norm_before": False}): "do_layer_norm_before: norms after each residual",
     json.dumps({**opt(24, 1024, 16), "word_embed_proj_dim": 512}): "word_embed_proj_dim: an embedding of another width",
-    json.dumps({**CONFIGS["llama_7b"], "mlp_bias": True}): "mlp_bias: biases of only the MLP",
+    json.dumps({**CONFIGS["llama_7b"], "mlp_bias": 3}): "mlp_bias: must be true or false",
     json.dumps({**CONFIGS["llama_7b"], "num_key_value_heads": 5}): "num_key_value_heads: 5 does not divide",
     json.dumps({**CONFIGS["llama_7b"], "hidden_act": "mish"}): "activation: must be gelu, gelu_new, relu",
     json.dumps({**MAMBA2, "use_bias": True}): "use_bias: biases of the products of a mixer are not modelled",

@@ -8,7 +8,7 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.architectures.multi_token_prediction import next_tokens
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention, Shape
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.operators.stages import stages_of
 from clustersim.workloads.parallelism.tensor import sharded
@@ -16,15 +16,12 @@ from clustersim.workloads.parallelism.tensor import sharded
 SHAPE = Shape(
     4,
     64,
-    4,
-    4,
-    256,
     32,
     512,
-    tie_embeddings=False,
-    normalization="rmsnorm",
-    position_embedding_type="rope",
-    add_bias_linear=False,
+    SelfAttention(4, 4, bias=False),
+    Mlp(256, bias=False),
+    norm=Norm("rmsnorm"),
+    embedding=Embedding(tied=False, positions="rope"),
     dropout=False,
     precision="bf16",
 )

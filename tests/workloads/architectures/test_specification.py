@@ -71,9 +71,10 @@ def test_unit_quantities(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "{}": "1:8: model: needs a preset, a profile, a kind (transformer, vision, convolutional, profile, unit) or the "
-    "sizes of a transformer",
-    "{kind: rnn}": '1:15: model.kind: must be transformer, vision, convolutional, profile or unit, not "rnn"',
+    "{}": "1:8: model: needs a preset, a profile, a kind (transformer, vision, convolutional, diffusion, unet, "
+    "towers, speech, profile, unit) or the sizes of a transformer",
+    "{kind: rnn}": "1:15: model.kind: must be transformer, vision, convolutional, diffusion, unet, towers, speech, "
+    'profile or unit, not "rnn"',
     f"{{{SIZES.replace('12', '10')}}}": "1:62: model.num_attention_heads: 10 does not divide hidden_size = 96; "
     "try 8 or 12",
     f"{{{SIZES.replace('96', '0')}}}": "1:37: model.hidden_size: must be at least 1, not 0",
@@ -83,12 +84,12 @@ FAULTS = {
     f"{{{SIZES.replace('2,', '20000,', 1)}}}": "1:21: model.num_layers: 20000 is absurd; the most that is "
     "taken is 10000",
     f"{{{SIZES}, forward: 1 s}}": "1:97: model.forward: belongs to kind unit, but kind is transformer",
-    f"{{{SIZES}, activation: mish}}": "1:109: model.activation: must be gelu, gelu_new, relu, squared_relu, swiglu or "
-    'geglu, not "mish"',
+    f"{{{SIZES}, activation: mish}}": "1:109: model.activation: must be gelu, gelu_new, relu, squared_relu, xielu, "
+    'swiglu or geglu, not "mish"',
     f"{{{SIZES}, block: parallel, norm_placement: both}}": "1:130: model.norm_placement: belongs to serial causal "
     "models, not to block: parallel",
     "{kind: convolutional, layers: [{conv: 8}], num_layers: 3}": "1:51: model.num_layers: belongs to kind transformer, "
-    "vision or unit, but kind is convolutional",
+    "vision, diffusion, speech or unit, but kind is convolutional",
     "{kind: convolutional, layers: [{max_pool: 2}]}": "1:39: model.layers.0: a pooling joins the layer before it, so "
     "it cannot be the first",
     "{kind: convolutional, layers: [{conv: 3, kernel: 4}]}": "1:49: model.layers.0.kernel: unknown key",
@@ -103,7 +104,7 @@ FAULTS = {
     "{kind: unit, num_layers: 1, forward: 1 s, backward: 2 s, parameters: 1.5}": "1:77: model.parameters: must be a "
     "whole number, not 1.5",
     "{kind: unit, num_layers: 1, forward: 1 s, backward: 2 s, hidden_size: 8}": "1:65: model.hidden_size: belongs to "
-    "kind transformer or vision, but kind is unit",
+    "kind transformer, vision, diffusion or speech, but kind is unit",
 }
 
 
@@ -126,7 +127,7 @@ def test_software_stacks() -> None:
     asynchronous |= {"megascale", "megascale_overlap", "megascale_pp_overlap", "xla"}
     fused = {*asynchronous, "megatron_2021", "megatron_deepspeed", "megatron_deepspeed_2021"}
     fused |= {"ddp_compile", "fsdp_compile", "alpa", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
-    fused |= {"gaudi", "internlm", "megatron_early_2021", "torchtune", "deepspeed", "megatron_core_2025"}
+    fused |= {"gaudi", "internlm", "megatron_early_2021", "torchtune", "deepspeed", "megatron_core_2025", "llm_c"}
     stacks = {name: software(name) for name in (*names("clustersim.workloads.software"), *aliases())}
     unfused = {
         "ddp",

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention, Shape
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.transformer import Transformer, transformer, transformer_operators
 from clustersim.workloads.operators.attentions.core_attention import CoreAttention, FlashAttention
@@ -22,7 +23,7 @@ from clustersim.workloads.parallelism.tensor import sharded
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 
-GPT = Shape(4, 1024, 16, 16, 4096, 512, 50304, precision="bf16")
+GPT = Shape(4, 1024, 512, 50304, SelfAttention(16, 16), Mlp(4096), precision="bf16")
 
 COUNTS = {
     "gpt2": 124_439_808,  # Hugging Face, openai-community/gpt2 and its siblings
@@ -140,7 +141,16 @@ def test_published_parameter_counts(name: str, count: int) -> None:
 
 
 def test_bert_large_by_head() -> None:
-    shape = Shape(24, 1024, 16, 16, 4096, 512, 30522, embedding_norm=True, type_vocab_size=2, head="masked_lm")
+    shape = Shape(
+        24,
+        1024,
+        512,
+        30522,
+        SelfAttention(16, 16),
+        Mlp(4096),
+        embedding=Embedding(norm=True, type_rows=2),
+        head="masked_lm",
+    )
     assert transformer(shape).parameters == 335_174_458  # BertForMaskedLM, without pooler
     pooler, next_sentence = 1024**2 + 1024, 2 * 1024 + 2
     assert transformer(replace(shape, head="pretraining")).parameters == 335_174_458 + pooler + next_sentence
@@ -171,7 +181,7 @@ def test_parameters_of_the_weak_scaling_table() -> None:
     """Equation 2 of arXiv:2104.04473 leaves out the final norm's 2 h; the table prints tenths of billions."""
     for row in rows("megatron_sc21_table1_weak_scaling.csv"):
         layers, h, a, s, v = (int(row[key]) for key in ("layers", "hidden", "heads", "seq", "vocab"))
-        count = transformer(Shape(layers, h, a, a, 4 * h, s, v)).parameters
+        count = transformer(Shape(layers, h, s, v, SelfAttention(a, a), Mlp(4 * h))).parameters
         assert count - 2 * h == pytest.approx(12 * layers * h**2 * (1 + 13 / (12 * h) + (v + s) / (12 * layers * h)))
         assert count / 1e9 == pytest.approx(float(row["params_B"]), abs=0.06)
 
@@ -181,7 +191,7 @@ def test_parameters_of_mpt() -> None:
     for row in rows("fsdp_mpt_llmfoundry.csv"):
         layers, h, a, v, s = (int(row[key]) for key in ("layers", "hidden", "heads", "vocab", "seq"))
         ffn = round(float(row["ffn_ratio"]) * h)
-        assert transformer(Shape(layers, h, a, a, ffn, s, v)).parameters == int(row["params"])
+        assert transformer(Shape(layers, h, s, v, SelfAttention(a, a), Mlp(ffn))).parameters == int(row["params"])
         found += 1
     assert found
 
@@ -202,7 +212,16 @@ def test_model_flops_are_the_formula(
     layers: int, head_size: int, heads: int, s: int, v: int, batch: int, attention: str, fused: bool, precision: str
 ) -> None:
     h = heads * head_size
-    shape = Shape(layers, h, heads, heads, 4 * h, s, v, attention=attention, fused=fused, precision=precision)
+    shape = Shape(
+        layers,
+        h,
+        s,
+        v,
+        SelfAttention(heads, heads, kind=attention),
+        Mlp(4 * h),
+        software=Software(fused=fused),
+        precision=precision,
+    )
     formula = 72 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * layers * h))
     assert transformer(shape).flops(batch) == pytest.approx(formula, rel=1e-12)
 
@@ -262,7 +281,7 @@ def test_full_recomputation_keeps_the_layer_input() -> None:
 
 def test_flash_keeps_statistics_in_place_of_the_scores() -> None:
     s, b, h, a = 512, 3, 1024, 16
-    flash = replace(GPT, attention="flash")
+    flash = replace(GPT, attention=replace(GPT.attention, kind="flash"))
     assert layer_bytes(flash, b) == 34 * s * b * h + 4 * b * a * s
 
 
@@ -302,7 +321,7 @@ def test_tensor_parallel_ranks_share_the_products_equally(t: int) -> None:
 
 
 def test_few_key_value_heads_are_held_several_times() -> None:
-    shape = Shape(2, 1024, 16, 2, 4096, 512, 32000, add_bias_linear=False, normalization="rmsnorm")
+    shape = Shape(2, 1024, 512, 32000, SelfAttention(16, 2, bias=False), Mlp(4096, bias=False), norm=Norm("rmsnorm"))
     assert counts(sharded(transformer(shape), 8).layers[1])[1:4] == (128 * 1024, 64 * 1024, 64 * 1024)
 
 
@@ -339,7 +358,7 @@ def test_flash_moves_less_than_unfused_attention() -> None:
         return sum(kernel.nbytes for kernel in phase(part))
 
     for phase in (lambda part: part.forward(2), lambda part: part.backward_input(2)):
-        unfused, flash = core(GPT), core(replace(GPT, attention="flash"))
+        unfused, flash = core(GPT), core(replace(GPT, attention=replace(GPT.attention, kind="flash")))
         assert moved(flash, phase) < moved(unfused, phase) / 4
 
 

@@ -87,12 +87,14 @@ def test_configurations_have_the_windows_of_the_catalogue(name: str, tmp_path: P
     shape = _shape(model(name))
     sizes = {"hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 1000}
     config = {**own, **sizes, "max_position_embeddings": 8192, "head_dim": 128}
-    kinds = ["sliding_attention" if shape.of_layer(n).windows[0].size else "full_attention" for n in range(42)]
+    kinds = [
+        "sliding_attention" if shape.of_layer(n).attention.windows[0].size else "full_attention" for n in range(42)
+    ]
     for more in ({}, {"layer_types": kinds[: int(str(own["num_hidden_layers"]))]}):
         (tmp_path / "config.json").write_text(json.dumps({**config, **more}))
         made = imported([str(tmp_path / "config.json")], Options(nodes=1), "x", ["training.precision=bf16"])
         assert made.scenario.model is not None
-        assert _shape(made.scenario.model).windows == shape.windows
+        assert _shape(made.scenario.model).attention.windows == shape.attention.windows
         assert made.unread == {}
 
 
@@ -175,7 +177,7 @@ def test_context_parallelism_cuts_each_layer_by_its_window() -> None:
 
 def test_presets_with_windows_by_layer() -> None:
     several = {
-        name: _shape(model(name)).windows
+        name: _shape(model(name)).attention.windows
         for name in names("clustersim.workloads.models")
         if name.startswith(("gem", "olmo3"))
     }

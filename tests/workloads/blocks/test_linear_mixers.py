@@ -6,10 +6,12 @@ import pytest
 
 from clustersim import HiddenStates, model
 from clustersim.workloads.architectures.specification import specification
+from clustersim.workloads.blocks.attention_beside_mamba2 import AttentionBesideMamba2
 from clustersim.workloads.blocks.gated_delta_net import DeltaRule, GatedDeltaNet
 from clustersim.workloads.blocks.mamba import Mamba, SelectiveScan
 from clustersim.workloads.blocks.mamba2 import Mamba2
-from clustersim.workloads.operators.attentions.context_parallel import Context
+from clustersim.workloads.blocks.short_convolution import ShortConvolution
+from clustersim.workloads.operators.attentions.context_parallel import ContextCut
 from clustersim.workloads.operators.sharded import Cut
 
 HIDDEN = HiddenStates(4096, 2048, "bf16")
@@ -17,6 +19,8 @@ BLOCKS = {
     "mamba": Mamba(inner_norms=True),
     "gated_delta_net": GatedDeltaNet(),
     "mamba2": Mamba2(),
+    "short_convolution": ShortConvolution(bias=True),
+    "attention_beside_mamba2": AttentionBesideMamba2(),
 }
 
 
@@ -68,7 +72,8 @@ def test_mamba_exchanges_dt_b_and_c_too() -> None:
         for name, block in BLOCKS.items()
     }
     whole = 4096 * 2048 * 2
-    assert sent["mamba2"] == sent["gated_delta_net"] == [whole]
+    assert sent["mamba2"] == sent["gated_delta_net"] == sent["short_convolution"] == [whole]
+    assert sent["attention_beside_mamba2"] == [whole, whole]
     assert sent["mamba"] == [4096 * (128 + 2 * 16) * 2, whole]
 
 
@@ -83,13 +88,13 @@ def test_flops_of_the_delta_rule() -> None:
 
 def test_the_delta_rule_over_ranks_of_context_has_heads_for_positions() -> None:
     block = GatedDeltaNet()
-    made = block.operators(replace(HIDDEN, rows=1024, context=Context("cp", 4)))
+    made = block.operators(replace(HIDDEN, rows=1024, context=ContextCut("cp", 4)))
     sent = [one.nbytes for operator in made for s in operator.segments("F", 1) for one in s.exchanges]
     assert sent == [1024 * features * 2 for features in (2048, 2048, 4096, 32, 32, 4096)]
     alone, shared = (sum(k.flops for one in part for k in one.forward(1)) for part in (block.operators(HIDDEN), made))
     assert shared == alone / 4
-    assert "do not divide" in block.context_fault(HIDDEN, Context("cp", 3))
-    assert Mamba().context_fault(HIDDEN, Context("cp", 2)) == "Mamba is not made for it"
+    assert "do not divide" in block.context_fault(HIDDEN, ContextCut("cp", 3))
+    assert Mamba().context_fault(HIDDEN, ContextCut("cp", 2)) == "Mamba is not made for it"
 
 
 def test_the_scan_of_mamba_is_slower_than_that_of_mamba2() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from clustersim import BYTES, Accelerator, HiddenStates, Operator, Scenario, SimulatorError, model
 from clustersim.topologies.catalogue import GPUS, device
-from clustersim.workloads.blocks.mamba2 import ChunkedScan, Mamba2
-from clustersim.workloads.operators.attentions.context_parallel import Context
+from clustersim.workloads.blocks.mamba2 import Mamba2, StateSpaceScan
+from clustersim.workloads.operators.attentions.context_parallel import ContextCut
 from clustersim.workloads.operators.sharded import Cut
 
 # Nemotron-H-8B
@@ -16,7 +16,7 @@ ROWS, FEATURES, HEADS, GROUPS, SIZE, STATE, CHUNK = 8192, 4096, 128, 8, 64, 128,
 INNER = HEADS * SIZE
 BLOCK = Mamba2(num_heads=HEADS, chunk_size=CHUNK)
 HIDDEN = HiddenStates(ROWS, FEATURES, "bf16")
-SCAN = ChunkedScan(ROWS, HEADS, GROUPS, SIZE, STATE, CHUNK, "bf16")
+SCAN = StateSpaceScan(ROWS, HEADS, GROUPS, SIZE, STATE, CHUNK, "bf16")
 
 
 def flops(operators: tuple[Operator, ...], *passes: str) -> float:
@@ -75,7 +75,7 @@ def test_it_exchanges_what_attention_does() -> None:
 
 def test_context_parallelism_exchanges_positions_for_heads() -> None:
     """Megatron-LM, MambaContextParallel: z, x, B, C and dt ahead of the convolution, y behind the scan."""
-    hidden = replace(HIDDEN, rows=ROWS // 16, context=Context("cp", 16))
+    hidden = replace(HIDDEN, rows=ROWS // 16, context=ContextCut("cp", 16))
     made = BLOCK.operators(hidden)
     convolution, scan = made[1:3]
     sent = [one for operator in made for s in operator.segments("F", 1) for one in s.exchanges]
@@ -184,7 +184,11 @@ def test_faults(name: str) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"layers": ["mambo"]}, 'layers.0: must be attention, mlp, gated_delta_net, mamba or mamba2, not "mambo"'),
+        (
+            {"layers": ["mambo"]},
+            "layers.0: must be attention, mlp, attention_beside_mamba2, compressed_attention, feed_forward, "
+            "gated_delta_net, grouped_attention, kimi_delta_attention, mamba, mamba2 or short_convolution",
+        ),
         ({"layers": [[]]}, "layers.0: must be text, not a list; must not be empty"),
         ({"layers": []}, "layers: must not be empty"),
         ({"layers": None}, "blocks: belongs to layers, which have mamba2; give layers too"),

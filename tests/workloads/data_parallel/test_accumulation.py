@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clustersim.simulator.schedule.ops import Compute
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.data_parallel.gradients import accumulated, accumulated_bytes
 from clustersim.workloads.memory.compute import compute
@@ -13,7 +13,7 @@ from clustersim.workloads.operators.stages import stages_of
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 from clustersim.workloads.pipelines.zero_bubble_h1 import zero_bubble_h1
 
-MODEL = transformer(Shape(4, 64, 8, 8, 256, 64, 512))
+MODEL = transformer(Shape(4, 64, 64, 512, SelfAttention(8, 8), Mlp(256)))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.schedule.ops import Compute
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.data_parallel.buckets import BUCKET_COPIES, NO_COPIES, bucket_copies
@@ -16,7 +16,7 @@ from clustersim.workloads.parallelism.zero import zero
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 from clustersim.workloads.software_stack import software
 
-MODEL = transformer(Shape(4, 64, 8, 8, 256, 64, 512))
+MODEL = transformer(Shape(4, 64, 64, 512, SelfAttention(8, 8), Mlp(256)))
 TENSORS = sum(len(layer.tensors) for layer in MODEL.layers)
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.architectures.timed_models import UnitLayer
 from clustersim.workloads.data_parallel.parameter_gathers import per_tensor

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from clustersim.scenarios.scenario import Scenario
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.architectures.timed_models import UnitLayer
 from clustersim.workloads.data_parallel.sharded_states import STATES, Groups, GroupSizes, with_hybrid_axes

@@ -12,7 +12,7 @@ from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.reading.lookup import find, function, names
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.pipeline_order import Order, in_flight
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.architectures.transformer import transformer
@@ -26,7 +26,7 @@ from clustersim.workloads.pipelines.pipedream import pipedream
 from clustersim.workloads.pipelines.varuna import varuna
 
 ORDERS = names("clustersim.workloads.pipelines")
-SHAPE = Shape(8, 256, 4, 4, 1024, 128, 1000, precision="bf16")
+SHAPE = Shape(8, 256, 128, 1000, SelfAttention(4, 4), Mlp(1024), precision="bf16")
 GPT = transformer(SHAPE)
 S, H, A, B = 128, 256, 4, 2
 LAYER = S * B * H * (34 + 5 * A * S / H)
@@ -101,8 +101,10 @@ def test_of_a_split_backward_only_the_products_of_weights_are_put_off():
 
 
 def test_where_gradients_outweigh_activations_the_first_half_allocates():
-    flash = transformer(replace(SHAPE, attention="flash", dropout=False, precision="fp32"))
-    small = transformer(replace(SHAPE, attention="flash"))
+    flash = transformer(
+        replace(SHAPE, attention=replace(SHAPE.attention, kind="flash"), dropout=False, precision="fp32")
+    )
+    small = transformer(replace(SHAPE, attention=replace(SHAPE.attention, kind="flash")))
     for what in (flash, sharded(small, 4, sequence_parallel=True)):
         schedule = compute(what, Order.parse("0F0,0I0,0W0"), micro_batch_size=B)
         layer = what.layers[1]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.simulator.hardware.accelerator import Software
+from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention, Shape
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.memory.optimizer import state_bytes
 from clustersim.workloads.parallelism.tensor import sharded
@@ -21,20 +22,15 @@ LLAMA = transformer(
     Shape(
         2,
         HIDDEN,
-        32,
-        32,
-        11008,
         SEQUENCE,
         32000,
+        SelfAttention(32, 32, kind="flash", bias=False),
+        Mlp(11008, "swiglu", bias=False),
+        norm=Norm("rmsnorm"),
+        embedding=Embedding(positions="rope", tied=False),
+        software=Software(fused=frozenset({"rms_norm", "rope"})),
         precision="bf16",
-        attention="flash",
-        activation="swiglu",
-        normalization="rmsnorm",
-        position_embedding_type="rope",
-        add_bias_linear=False,
-        tie_embeddings=False,
         dropout=False,
-        fused=frozenset({"rms_norm", "rope"}),
     )
 )
 

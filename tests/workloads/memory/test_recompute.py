@@ -8,14 +8,14 @@ import pytest
 
 from clustersim.simulator.analysis.memory import bound, peak
 from clustersim.simulator.analysis.metrics import hardware_flops, model_flops
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.reading.lookup import function, names
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.architectures.transformer import transformer
@@ -30,7 +30,7 @@ from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 ORDERS = names("clustersim.workloads.pipelines")
-SHAPE = Shape(8, 256, 4, 4, 1024, 128, 1024, precision="bf16")
+SHAPE = Shape(8, 256, 128, 1024, SelfAttention(4, 4), Mlp(1024), precision="bf16")
 GPT = transformer(SHAPE)
 L, S, H, A, V, B = 8, 128, 256, 4, 1024, 2
 
@@ -189,7 +189,9 @@ def test_every_order_runs_with_every_choice(name, how):
 
 def test_flash_attention_has_its_kernel_run_again_for_little():
     flash = model("llama2_7b", "bf16")
-    flash = transformer(replace(flash.shape, num_layers=1, seq_length=256, attention="flash"))
+    flash = transformer(
+        replace(flash.shape, attention=replace(flash.shape.attention, kind="flash"), num_layers=1, seq_length=256)
+    )
     schedule = recomputed("selective", what=flash)
     again = [op for op in schedule.programs[0].ops if op.action.phase == "R"]
     assert [len(op.kernels) for op in again] == [1, 1]

@@ -4,11 +4,12 @@ import pytest
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.exchange.export import exporter
+from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.pipeline_order import Order
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.memory.compute import compute
-from clustersim.workloads.operators.lora import EVERY, Lora, Quantisation
+from clustersim.workloads.operators.lora import EVERY, Gptq, Lora, Quantisation
 from clustersim.workloads.parallelism.ddp import data_parallel
 from clustersim.workloads.parallelism.fsdp import fsdp
 from clustersim.workloads.parallelism.tensor import sharded, tensor_parallel
@@ -25,8 +26,8 @@ def tuned(name, lora, precision="bf16"):
 
 def adapter_inputs_and_outputs(shape, targets):
     """The inputs plus outputs of all adapters of a layer."""
-    hidden, wide = shape.hidden_size, shape.ffn_hidden_size
-    queries, keys = shape.num_attention_heads * shape.head_size, shape.num_key_value_heads * shape.head_size
+    hidden, wide = shape.hidden_size, shape.mlp.ffn_hidden_size
+    queries, keys = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
     sizes = {
         "query": (hidden, queries),
         "key": (hidden, keys),
@@ -35,9 +36,9 @@ def adapter_inputs_and_outputs(shape, targets):
         "up": (hidden, wide),
         "down": (wide, hidden),
     }
-    if shape.gated:
+    if shape.mlp.gated:
         sizes["gate"] = (hidden, wide)
-    if "qkv" in targets and shape.normalization != "rmsnorm":
+    if "qkv" in targets and shape.norm.kind != "rmsnorm":
         sizes["qkv"] = (hidden, queries + 2 * keys)
     elif "qkv" in targets:
         targets = (*targets, "query", "key", "value")
@@ -75,17 +76,75 @@ def test_flops_have_a_closed_form(name, targets):
     assert 0.6 < (made.flops(1) - 3 * shape.num_layers * each) / (3 * forward) < 0.72
 
 
-@pytest.mark.parametrize("quantisation", [None, Quantisation(), Quantisation(double=False)])
+@pytest.mark.parametrize("quantisation", [None, Quantisation(), Quantisation(double=False), Gptq()])
 def test_states_have_a_closed_form(quantisation):
     """Frozen parameters are held once, in 2 bytes or in 4 bits; trained ones have 16 bytes."""
     made = tuned("llama2_7b", Lora(16, EVERY, quantisation=quantisation))
     held = compute(made, Order.parse("0F0,0B0"), micro_batch_size=1, optimizer="adam").programs[0].resident
     trained, frozen = made.trainable_parameters, made.parameters - made.trainable_parameters
     products = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
-    bits = {None: 16, Quantisation(): 4.127, Quantisation(double=False): 4.5}[quantisation]
+    bits = {None: 16, Quantisation(): 4.127, Quantisation(double=False): 4.5, Gptq(): 4 + 20 / 128}[quantisation]
     parameters = 2 * (trained + frozen - products) + products * bits / 8
     assert held["parameters"] == pytest.approx(parameters, rel=1e-4)
     assert (held["gradients"], held["optimizer"]) == (2 * trained, 12 * trained)
+
+
+def converted(made):
+    """Bytes that conversions of a layer's weights move in the forward and the backward pass, and what is kept."""
+    layer = made.layers[1]
+    passes = layer.forward(1), layer.backward_input(1)
+    moved = (sum(one.nbytes for one in run if "conversion" in one.operation.name) for run in passes)
+    return (*moved, layer.activation_bytes(1))
+
+
+def test_gptq_unpacks_by_operators_of_torch_and_keeps_the_copy_for_the_backward_pass():
+    """A weight: 4 bits are shifted into 32, cast to 8, masked, less the zero, times the scale; 128 share a zero."""
+    weights = 4 * 4096**2 + 3 * 4096 * 11008
+    plain = tuned("llama2_7b", Lora(16, EVERY))
+    packed = tuned("llama2_7b", Lora(16, EVERY, quantisation=Gptq()))
+    forward, backward, kept = converted(packed)
+    assert forward == pytest.approx(weights * (4.5 + 5 + 2 + 2 + 3 + (4.5 + 5 + 2 + 2) / 128))
+    assert (backward, kept) == (0, pytest.approx(plain.layers[1].activation_bytes(1) + 2 * weights))
+    assert converted(tuned("llama2_7b", Lora(16, EVERY, quantisation=Quantisation())))[1] > 0
+
+
+@pytest.mark.parametrize("whole", [("embedding",), ("head",), ("embedding", "head")])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_tables_that_are_trained_whole_are_copies_beside_the_frozen_ones(whole, ranks):
+    """PEFT's modules_to_save: 16 bytes of states for each, and 2 for the frozen original; a weight gradient each."""
+    table = 32000 * 4096 // ranks
+    plain, made = (sharded(tuned("llama2_7b", Lora(8, PAPER, whole=names)), ranks) for names in ((), whole))
+    assert made.trainable_parameters - plain.trainable_parameters == table * len(whole)
+    held, before = (
+        compute(one, Order.parse("0F0,0B0"), micro_batch_size=1, optimizer="adam").programs[0].resident
+        for one in (made, plain)
+    )
+    gained = {key: held[key] - before[key] for key in before}
+    assert gained == {"parameters": 2 * table * len(whole), "gradients": 2 * table * len(whole)} | {
+        "optimizer": 12 * table * len(whole)
+    }
+    products = 2 * plain.shape.seq_length * table if "head" in whole else 0
+    assert made.flops(1) - plain.flops(1) == pytest.approx(products)
+
+
+@pytest.mark.parametrize(
+    ("lora", "more", "message"),
+    [
+        ({"modules_to_save": ["head"]}, {"tie_embeddings": True}, "no longer tied; give tie_embeddings: false too"),
+        ({"modules_to_save": ["norm"]}, {}, "head"),
+        ({"quantised": "gptq", "double_quantisation": False}, {}, "gptq has scales of 16 bits"),
+    ],
+)
+def test_tables_and_formats_that_do_not_exist(lora, more, message):
+    with pytest.raises(ScenarioError, match=message):
+        Scenario.model_validate(
+            {
+                "version": 1,
+                "cluster": {"preset": "dgx_a100_80gb", "nodes": 1},
+                "model": {"preset": "llama2_7b", "lora": lora, **more},
+                "training": {"global_batch_size": 8, "micro_batch_size": 1},
+            }
+        )
 
 
 def test_gpt3_takes_350_gb():
@@ -206,7 +265,7 @@ def test_experts_are_frozen_whole(name):
         pytest.skip(f"there is no {name}")
     made = whole.reshaped(lora=Lora(8, PAPER))
     rows, shape = whole.shape.seq_length, whole.shape
-    sizes = 2 * shape.hidden_size + (shape.num_attention_heads + shape.num_key_value_heads) * shape.head_size
+    sizes = 2 * shape.hidden_size + (shape.heads + shape.key_value_heads) * shape.head_size
     assert made.trainable_parameters == shape.num_layers * 8 * sizes
     weights = sum(kernel.flops for layer in made.layers for kernel in layer.backward_weights(1))
     assert weights == shape.num_layers * 2 * rows * 8 * sizes
@@ -264,13 +323,13 @@ def test_blocks_side_by_side_keep_one_input():
     rows = 2 * shape.seq_length
     more = made.layers[1].activation_bytes(1) - frozen.layers[1].activation_bytes(1)
     # of the frozen one: the input of the product that narrows, and h of its adapter
-    adapters = 2 if shape.normalization == "layernorm" else 4
-    assert more == rows * (shape.hidden_size + 8 * adapters) - rows * (shape.ffn_hidden_size + 8)
+    adapters = 2 if shape.norm.kind == "layernorm" else 4
+    assert more == rows * (shape.hidden_size + 8 * adapters) - rows * (shape.mlp.ffn_hidden_size + 8)
 
 
 def test_software_with_the_gate_apart_has_the_same_adapters():
     whole = tuned("llama2_7b", Lora(16, EVERY))
-    apart = whole.reshaped(separate_gate=True)
+    apart = whole.with_software(Software(separate_gate=True))
     assert apart.trainable_parameters == whole.trainable_parameters
     assert apart.flops(1) == whole.flops(1)
     assert apart.layers[1].activation_bytes(1) == whole.layers[1].activation_bytes(1)
@@ -288,6 +347,6 @@ def test_kernels_of_adapters_are_named_by_what_they_do():
 
 def test_the_stream_of_a_frozen_model_in_16_bits_has_16_bits():
     """Autocast widens the stream by fp32 embeddings and norms; frozen ones are loaded in 16 bits."""
-    wide = model("llama2_7b", "bf16").reshaped(fp32_residual=True)
+    wide = model("llama2_7b", "bf16").with_software(Software(fp32_residual=True))
     assert wide.shape.residual_precision == "fp32"
     assert wide.reshaped(lora=Lora(8, EVERY)).shape.residual_precision == "bf16"

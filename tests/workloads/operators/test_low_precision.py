@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clustersim.scenarios import Scenario
-from clustersim.scenarios.fitting.products import IN_STEPS
+from clustersim.scenarios.accuracy.products import IN_STEPS
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.kernel import Kernel, matmul
 from clustersim.simulator.reading.errors import ScenarioError
@@ -29,6 +29,7 @@ BYTES = {  # of an element that is cast: read in 16 bits, written along and acro
     "blockwise": 2 + 2 * (1 + 4 / 128),
     "mxfp8": 2 + 2 * (1 + 1 / 32),
     "nvfp4": 2 + 2 + 2 * (0.5 + 1 / 16),
+    "channelwise": 2 + 2 + 2 * 1,
 }
 
 
@@ -219,10 +220,22 @@ def test_fp8_is_faster_than_bf16_and_fp4_than_fp8() -> None:
     assert seconds[0] > seconds[1] > seconds[2]
 
 
+PAIR: tuple[Any, Any] = "bf16", {"matmul": "int8"}
+
+
+def test_integers_are_faster_than_bf16_by_less_than_their_peak() -> None:
+    """624 for 312 TFLOP/s on an A100; casts and what is no linear map stay."""
+    bf16, int8 = (step_time(scenario(one, {"method": "ddp"}, "ideal", gpu="a100_80gb")) for one in PAIR)
+    assert 1.0 < bf16 / int8 < 2.0
+
+
 FAULTS = [
-    ({"matmul": "fp8"}, "a100_80gb", "a100_80gb has no fp8; it has fp32, tf32, bf16, fp16; these have fp8: b200"),
+    ({"matmul": "fp8"}, "a100_80gb", "a100_80gb has no fp8; it has fp32, tf32, bf16, fp16, int8; these have fp8: b200"),
     ({"matmul": "fp8", "recipe": "mxfp8"}, "h100", "these have mxfp8: b200, b300, gb200, gb300"),
     ({"matmul": "fp4"}, "h200", "these have nvfp4: b200, b300, gb200, gb300"),
+    ({"matmul": "int8"}, "b200", "these have int8: a100_40gb, a100_80gb"),
+    ({"matmul": "int8", "recipe": "rowwise"}, "h100", "must be channelwise for matmul: int8, not rowwise"),
+    ({"matmul": "int8", "parameters": "fp8"}, "h100", "products in int8 have no parameters in fp8"),
     ({"matmul": "fp4", "recipe": "delayed"}, "b200", "must be nvfp4 for matmul: fp4, not delayed"),
     ({"matmul": "fp8", "parameters": "fp16"}, "h100", "must be bf16, as rest, or fp8, not fp16"),
     ({"matmul": "fp4", "parameters": "fp8"}, "b200", "products in fp4 have no parameters in fp8"),

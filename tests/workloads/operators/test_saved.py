@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from clustersim.simulator.analysis.memory import bound
+from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.schedule.pipeline_order import Order
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Mlp, Norm, SelfAttention, Shape
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.memory.compute import compute
@@ -220,8 +221,20 @@ def test_a_residual_stream_in_fp32_is_what_autocast_does(torch, operator):
 
 def test_autocast_keeps_a_copy_of_the_input_for_each_product():
     """Llama's three products of attention and two of the MLP; norms keep the stream in fp32."""
-    shape = Shape(1, 8, 2, 2, 16, 4, 32, dropout=False, activation="swiglu", normalization="rmsnorm", precision="bf16")
-    narrow, wide = (transformer(replace(shape, fused=False, fp32_residual=on)).layers[1] for on in (False, True))
+    shape = Shape(
+        1,
+        8,
+        4,
+        32,
+        SelfAttention(2, 2),
+        Mlp(16, activation="swiglu"),
+        norm=Norm("rmsnorm"),
+        dropout=False,
+        precision="bf16",
+    )
+    narrow, wide = (
+        transformer(replace(shape, software=Software(fused=False, fp32_residual=on))).layers[1] for on in (False, True)
+    )
     stream = 4 * 8
     # a norm in bf16 keeps a copy in fp32 anyway; with a stream in fp32 what the weight multiplies is wider by 2 bytes
     assert wide.activation_bytes(1) - narrow.activation_bytes(1) == (2 + 1) * 2 * stream + 2 * 2 * stream
@@ -301,14 +314,14 @@ def test_bytes_of_a_logit_by_hand(row):
     assert moved == [reads * logits, returns * logits]
 
 
-SHAPE = Shape(2, 64, 4, 4, 256, 32, 4096, precision="bf16", dropout=False)
+SHAPE = Shape(2, 64, 32, 4096, SelfAttention(4, 4), Mlp(256), precision="bf16", dropout=False)
 
 
 @pytest.mark.parametrize("how", ["eager", "vocab_parallel", "fused"])
 @pytest.mark.parametrize("order", ["0F0,0B0", "0F0,0I0,0W0"])
 def test_a_rank_holds_the_most_while_it_computes_the_loss(how, order):
     """A small model with a large vocabulary peaks in its head: states, activations of all layers, and the loss."""
-    what, samples = transformer(Shape(**{**vars(SHAPE), "cross_entropy": how})), 3
+    what, samples = transformer(replace(SHAPE, software=Software(cross_entropy=how))), 3
     schedule = compute(what, Order.parse(order), micro_batch_size=samples, optimizer="adam")
     logits = samples * 32 * 4096
     loss = cross_entropy(32, 4096, "bf16", how)
@@ -335,6 +348,6 @@ def test_the_stack_and_the_model_say_which(stack, how, tensors):
     found = model("gpt2", "bf16", kernels.fused).with_software(kernels)
     other = model("bert_base", "bf16", kernels.fused).with_software(kernels)
     assert found.shape.loss == other.shape.loss == how
-    plain = transformer(Shape(**{**vars(found.shape), "activation": "gelu"}))
+    plain = transformer(replace(found.shape, mlp=replace(found.shape.mlp, activation="gelu")))
     extra = found.layers[1].activation_bytes(1) - plain.layers[1].activation_bytes(1)
     assert extra == (tensors - 1) * 2 * 1024 * 4 * 768

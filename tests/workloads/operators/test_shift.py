@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.mesh import Axis, Mesh
@@ -12,6 +11,7 @@ from clustersim.simulator.schedule.ops import Compute, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.operators.by_coordinate import ShiftRecv, ShiftSend, with_neighbours
 

@@ -9,7 +9,7 @@ from clustersim.scenarios import Scenario
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.workloads.architectures.attention_keys import Window
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.attentions.core_attention import FlashAttention
@@ -19,7 +19,7 @@ from clustersim.workloads.parallelism.tensor import sharded, tensor_parallel
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 S, H, A, B = 512, 1024, 16, 3
-SERIAL = Shape(4, H, A, A, 4 * H, S, 50304, precision="bf16")
+SERIAL = Shape(4, H, S, 50304, SelfAttention(A, A), Mlp(4 * H), precision="bf16")
 PARALLEL = replace(SERIAL, block="parallel")
 
 
@@ -70,7 +70,7 @@ def test_tensor_parallel_ranks_exchange_half_as_often(
     """One all-reduce for each layer and direction (Chowdhery et al. 2022, arXiv:2204.02311, section 2)."""
     for asynchronous in (False, True):
         for share in (0.0, 1.0):
-            model = sharded(transformer(replace(PARALLEL, activation=activation)), 4, sequence_parallel=sequence)
+            model = sharded(transformer(replace(PARALLEL, mlp=Mlp(4 * H, activation))), 4, sequence_parallel=sequence)
             overlap = {"tp": Overlap(share, asynchronous)}
             schedule = compute(model, one_f_one_b(1, 1), micro_batch_size=B, overlap=overlap)
             schedule = tensor_parallel(schedule, model, 4)
@@ -124,10 +124,14 @@ def test_tiles_that_an_edge_cuts_are_computed_whole(causal: bool, window: int) -
 
 
 def test_model_flops_shrink_as_the_scores_do() -> None:
-    full, windowed = (transformer(replace(SERIAL, attention="flash", windows=(Window(w),))) for w in (0, 128))
+    full, windowed = (
+        transformer(replace(SERIAL, attention=SelfAttention(A, A, kind="flash", windows=(Window(w),))))
+        for w in (0, 128)
+    )
     scores = 4 * B * 4 * S * S * H * 3  # layers x (two products of 2 b s^2 h, and twice that backward)
     assert full.flops(B) - windowed.flops(B) == pytest.approx(scores * (1 - 128 / S) ** 2)
-    assert transformer(replace(SERIAL, attention="flash", windows=(Window(S),))).flops(B) == full.flops(B)
+    whole = SelfAttention(A, A, kind="flash", windows=(Window(S),))
+    assert transformer(replace(SERIAL, attention=whole)).flops(B) == full.flops(B)
 
 
 @pytest.mark.parametrize(

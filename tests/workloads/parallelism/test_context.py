@@ -11,7 +11,6 @@ import pytest
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.results.result import Result
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.network.library.nccl import nccl
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.check import check
@@ -20,8 +19,9 @@ from clustersim.simulator.schedule.ops import Collective, Compute, Send
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies import cluster
-from clustersim.workloads.operators.attentions.context_parallel import Context, cut_over
+from clustersim.workloads.operators.attentions.context_parallel import ContextCut, cut_over
 from clustersim.workloads.operators.attentions.core_attention import FlashAttention
 from clustersim.workloads.operators.by_coordinate import with_neighbours
 from clustersim.workloads.operators.lowering import lowered
@@ -298,7 +298,7 @@ def _call(gpu: str, method: str, *, backward: bool) -> float:
     """Seconds of one attention call over 64K tokens; *method* ideal: of one GPU, divided by eight."""
     length, ranks = (65_536, 1) if method == "ideal" else (8192, 8)
     whole = FlashAttention(length, 32, 8, 128, drop=False, precision="bf16")
-    operator = cut_over(whole, Context("cp", ranks, "ring", zigzag=method == "zigzag"), fused_sum=False)
+    operator = cut_over(whole, ContextCut("cp", ranks, "ring", zigzag=method == "zigzag"), fused_sum=False)
     layer = OperatorLayer("attention", "transformer", (operator,), 1.0)
     ops = [op for phase in "FI"[: 1 + backward] for op in lowered(Action(phase, 0, 0), layer, 1, {})]
     schedule = Schedule(Mesh.regular({"cp": ranks}), (Program("rank", tuple(ops)),), (0,) * ranks)

@@ -7,10 +7,10 @@ import pytest
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.simulator.analysis.metrics import model_flops
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective, Recv, Send
+from clustersim.simulator.simulate import simulate
 
 ALPHA, RATE, WIDTH, BATCH = 5e-6, 10e9, 4, 64
 

@@ -7,20 +7,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.simulator.analysis.memory import bound, curve
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective, Compute
 from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.architectures.timed_models import UnitLayer
 from clustersim.workloads.data_parallel.gradients import weights_by_stage
 from clustersim.workloads.data_parallel.parameter_gathers import gathers
 from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.memory.recompute import recompute
 from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.stages import stages_of
 from clustersim.workloads.parallelism.fsdp import fsdp
 from clustersim.workloads.parallelism.zero import zero
+from clustersim.workloads.pipelines.gpipe import gpipe
+from clustersim.workloads.pipelines.interleaved import interleaved
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.pipelines.zero_bubble_h1 import zero_bubble_h1
 
 RING = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")
 
@@ -120,6 +125,13 @@ def test_gathering_ahead_hides_it_behind_computation():
     # at 0.3 s a gather and 1 s or more a layer only the first gather and the last reduction show
     (exposed,) = {round(fast.makespan - 2 * 6 * 3, 6)}
     assert exposed == pytest.approx(0.3 + 0.3, abs=1e-5)
+
+
+def test_blocking_reductions_show_and_gathers_stay_hidden():
+    what = model(*[10**6] * 6)
+    each, hidden = (run(fsdp(one_stage(what, 2), what, 4, blocking=one), 1e7).makespan for one in (True, False))
+    # 2 micro-batches of 6 layers, 0.3 s a reduction; the very last one shows either way
+    assert each - hidden == pytest.approx(11 * 0.3, abs=1e-4)
 
 
 def test_gathers_and_reductions_have_streams_of_their_own():
@@ -289,3 +301,34 @@ def test_the_bound_from_program_order_holds(options):
     for bandwidth in (1e3, 1e5):
         held = curve(run(schedule, bandwidth), 0).total.max()
         assert held <= bound(schedule).peak.nbytes * (1 + 1e-12)
+
+
+@given(
+    st.sampled_from([one_f_one_b, gpipe, zero_bubble_h1, interleaved]),
+    st.integers(1, 7),
+    st.booleans(),
+    st.integers(0, 3),
+    st.booleans(),
+    st.sampled_from(["none", "full"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_templates_change_no_op(order, pairs, reshard, prefetch, overlap, how):
+    """What is composed by template is, op for op, what is composed of programs that are written out."""
+    what, options = model(3, 5, 2, 4), {"virtual_stages": 2} if order is interleaved else {}
+    rows = order(2, 2 * pairs, **options)
+    schedule = compute(what, rows, micro_batch_size=1, stages=stages_of(what, rows.stages))
+    if how == "full":
+        schedule = recompute(schedule, what, "full", micro_batch_size=1)
+    chosen = {"reshard": reshard, "prefetch": prefetch, "overlap": overlap}
+    by_template = fsdp(schedule, what, 2, **chosen)
+    written = fsdp(schedule.map_programs(lambda program: program.materialise()), what, 2, **chosen)
+    for one, other in zip(by_template.programs, written.programs, strict=True):
+        assert tuple(one.ops) == tuple(other.ops)
+
+
+def test_a_micro_batch_adds_few_templates():
+    """Only what waits for another micro-batch, or is needed by one, is written out: no layers."""
+    what = model(*[4] * 12)
+    few, many = (fsdp(one_stage(what, number), what, 2).programs[0] for number in (8, 64))
+    assert len(list(many.distinct())) - len(list(few.distinct())) <= 5 * (64 - 8)
+    assert len(many.ops) - len(few.ops) == 60 * (64 - 8)

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.simulator.analysis.metrics import hardware_flops, model_flops
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective, Compute
+from clustersim.simulator.simulate import simulate
 
 S, H, F, V, B = 64, 128, 512, 1024, 8
 """Sequence, hidden, feed-forward, vocabulary; samples of a micro-batch."""

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.reading.lookup import function, names
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective, Compute, Recv, Send
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.architectures.transformer import transformer
@@ -125,7 +125,7 @@ def test_other_axes_may_be_there_before():
         pipeline_parallel(replace(schedule, program_of=(1, 0)), what, micro_batch_size=1)
 
 
-SHAPE = Shape(4, 64, 4, 4, 256, 32, 128, precision="bf16")
+SHAPE = Shape(4, 64, 32, 128, SelfAttention(4, 4), Mlp(256), precision="bf16")
 BOUNDARY = 2 * 3 * 32 * 64
 """Bytes of b s h activations in 16 bits, micro-batches of 3."""
 

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.simulator.analysis.metrics import model_flops
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.network.library.nccl import nccl
 from clustersim.simulator.reading.errors import ScenarioError, ScheduleError
@@ -18,9 +17,10 @@ from clustersim.simulator.reading.lookup import function
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective, Compute
 from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies import cluster
 from clustersim.topologies.uniform_and_tree import uniform
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention, Shape
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.architectures.transformer import transformer
@@ -39,13 +39,19 @@ from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 from clustersim.workloads.software_stack import software
 
 DATA = Path(__file__).parents[3] / "../shared/data"
-SHAPE = Shape(2, 256, 8, 8, 1024, 128, 1024, precision="bf16")
+SHAPE = Shape(2, 256, 128, 1024, SelfAttention(8, 8), Mlp(1024), precision="bf16")
 GPT = transformer(SHAPE)
 LLAMA = transformer(
-    replace(SHAPE, activation="swiglu", normalization="rmsnorm", position_embedding_type="rope", add_bias_linear=False,
-            tie_embeddings=False, dropout=False)
-)  # fmt: skip
-BERT = transformer(replace(SHAPE, head="pretraining", embedding_norm=True, type_vocab_size=2))
+    replace(
+        SHAPE,
+        attention=SelfAttention(8, 8, bias=False),
+        mlp=Mlp(1024, "swiglu", bias=False),
+        norm=Norm("rmsnorm"),
+        embedding=Embedding(positions="rope", tied=False),
+        dropout=False,
+    )
+)
+BERT = transformer(replace(SHAPE, embedding=Embedding(norm=True, type_rows=2), head="pretraining"))
 S, H, V, B = 128, 256, 1024, 2
 FULL = 2 * B * S * H
 """Bytes of b s h activations."""
@@ -143,7 +149,7 @@ def test_products_cut_by_columns_compute_and_hold_as_much():
 
 
 def test_a_degree_must_divide_the_columns():
-    what = transformer(replace(SHAPE, hidden_size=100, num_attention_heads=8, num_key_value_heads=8))
+    what = transformer(replace(SHAPE, attention=SelfAttention(8, 8), hidden_size=100))
     assert sharded(what, 8)
     with pytest.raises(ScenarioError, match="tp = 8 does not divide the 100 hidden_size of transformer; try 5 or 10"):
         sharded(what, 8, by_columns=True)
@@ -392,7 +398,7 @@ def test_three_dimensions_compose(name, data, how):
 
 def test_a_head_on_the_sequence_exchanges_nothing_but_its_weight_gradient():
     """Its logits and its loss are those of a shard of the positions, so that nothing is gathered or summed for them."""
-    model = transformer(replace(SHAPE, tie_embeddings=False))
+    model = transformer(replace(SHAPE, embedding=Embedding(tied=False)))
     whole, share = model.layers[-1], sharded(model, 4, sequence_parallel=True, sequence_head=True).layers[-1]
     assert not any(segment.exchanges for phase in "FB" for segment in share.segments(phase, B))
     assert share.parameters == whole.parameters

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.simulator.analysis.memory import curve
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.pipeline_order import Order
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.architectures.timed_models import UnitLayer
 from clustersim.workloads.data_parallel.buckets import Weights

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.results.result import Result
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.hardware.kernel import Kernel, measured
 from clustersim.simulator.reading.errors import ScenarioError, ScheduleError
 from clustersim.simulator.schedule.pipeline_order import Order, in_flight
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.model import Model, OperatorLayer

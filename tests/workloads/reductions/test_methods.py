@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.simulator.analysis import network_traffic
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.architectures.image_model_keys import ConvolutionalSpecification
 from clustersim.workloads.architectures.timed_models import UnitLayer

@@ -18,7 +18,7 @@ from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.reading.lookup import nearest
 from clustersim.simulator.schedule.ops import Compute, Copy, Op
 from clustersim.simulator.schedule.pipeline_order import Action
-from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.memory.activations import Place
 from clustersim.workloads.memory.chains.sequence import ACTIVATION, ChainOperation, ChainSequence, Kind
@@ -306,7 +306,7 @@ def with_transfers(program: Program, transfers: Iterable[ActivationTransfer]) ->
     starts = program.templated.starts.tolist()
     return program.with_templated_ops(
         TemplatedOps(
-            Block(_block(block.ops, start, behind, waits), block.micro_batch)
+            OpBlock(_block(block.ops, start, behind, waits), block.micro_batch)
             for block, start in zip(blocks, starts, strict=False)
         )
     )

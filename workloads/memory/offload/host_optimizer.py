@@ -14,7 +14,7 @@ from math import ceil
 
 from clustersim.simulator.hardware.kernel import BYTES, memory_bound
 from clustersim.simulator.schedule.ops import Compute, Copy, Op
-from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
 from clustersim.workloads.data_parallel.gradients import updated_stages
 from clustersim.workloads.memory.offload.places import BEGIN, ON_HOST, READ, TO_GPU, WRITE, HeldStates, Places
 from clustersim.workloads.memory.optimizer import optimizer_kernels
@@ -32,7 +32,7 @@ MOST_TILES = 256
 def with_host_updates(program: Program, held: HeldStates, places: Places, last_copy: Mapping[str, str]) -> Program:
     """Return *program* with its updates on the host; each waits for the copy of *last_copy*, by update."""
     updates = updated_stages(program)
-    blocks: list[Block] = []
+    blocks: list[OpBlock] = []
     computed = ""
     for block in program.blocks:
         if any(op.name in updates for op in block.ops):
@@ -45,7 +45,7 @@ def with_host_updates(program: Program, held: HeldStates, places: Places, last_c
                 else:
                     ops.append(op)
                 computed = op.name if op.stream == "compute" else computed
-            blocks.append(Block(tuple(ops), block.micro_batch))
+            blocks.append(OpBlock(tuple(ops), block.micro_batch))
         else:
             blocks.append(block)
             last = next((op.name for op in reversed(block.ops) if op.stream == "compute"), "")
@@ -53,16 +53,16 @@ def with_host_updates(program: Program, held: HeldStates, places: Places, last_c
     return program.with_templated_ops(TemplatedOps(_early(blocks) if places.delayed else blocks))
 
 
-def _early(blocks: Sequence[Block]) -> list[Block]:
+def _early(blocks: Sequence[OpBlock]) -> list[OpBlock]:
     """*blocks* with the updates behind the first: the gradients of the step before are there when a step begins."""
     updates = tuple(op for block in blocks for op in block.ops if op.stream == ON_HOST)
     rest = [
-        Block(tuple(op for op in block.ops if op.stream != ON_HOST), block.micro_batch)
+        OpBlock(tuple(op for op in block.ops if op.stream != ON_HOST), block.micro_batch)
         if any(op.stream == ON_HOST for op in block.ops)
         else block
         for block in blocks
     ]
-    return [rest[0], Block(updates), *rest[1:]]
+    return [rest[0], OpBlock(updates), *rest[1:]]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from clustersim.simulator.hardware.kernel import BYTES, memory_bound
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Op
 from clustersim.simulator.schedule.pipeline_order import Action
-from clustersim.simulator.schedule.program import Block, Program, TemplatedOps
+from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.buckets import Weights
 from clustersim.workloads.data_parallel.gradients import backward_ops, final_backwards, updated_stages
@@ -81,7 +81,7 @@ def _offloaded(program: Program, held: HeldStates, places: Places, degrees: Mapp
     """Return *program* with its states moved; *degrees*: the number of shards by axis."""
     copying, last_copy = with_gradient_copies(program, held, places)
     if places.delayed or places.parameters != "gpu":
-        begin = Block((Compute(name=BEGIN, kernels=()),))
+        begin = OpBlock((Compute(name=BEGIN, kernels=()),))
         copying = copying.with_templated_ops(TemplatedOps([begin, *copying.blocks]))
     if places.parameters != "gpu":
         copying = with_fetches(copying, held, places, degrees)
@@ -128,7 +128,7 @@ class _Writer:
         for block in self.program.blocks:
             if self._changed is None or block.micro_batch in self._changed:
                 ops = tuple(op for place in range(len(block.ops)) for op in self._at(block.ops, place))
-                blocks.append(Block(ops, block.micro_batch))
+                blocks.append(OpBlock(ops, block.micro_batch))
             else:
                 blocks.append(block)
         return self.program.with_templated_ops(TemplatedOps(blocks))
@@ -224,9 +224,10 @@ def with_fetches(program: Program, held: HeldStates, places: Places, degrees: Ma
 
     *degrees*: the number of shards by each axis over which parameters are gathered.
     """
-    if any(_gathers(op, degrees) for op in program.distinct()):
-        program = _with_shards_fetched(program, held, places, degrees)
-    return _with_whole_fetched(program, held, places, degrees)
+    if not any(_gathers(op, degrees) for op in program.distinct()):
+        # without shards each replica has all layers on its host
+        return _with_whole_fetched(program, held, places, {})
+    return _with_whole_fetched(_with_shards_fetched(program, held, places, degrees), held, places, degrees)
 
 
 def _with_whole_fetched(program: Program, held: HeldStates, places: Places, degrees: Mapping[str, int]) -> Program:

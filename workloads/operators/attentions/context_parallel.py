@@ -20,7 +20,7 @@ from clustersim.workloads.operators.sharded import ShardedOperator
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ContextCut:
     """Sequences are cut over *ranks* ranks of the axis *over*, which attend by *method*; *zigzag*: their layout."""
 
     over: str = ""
@@ -29,11 +29,11 @@ class Context:
     zigzag: bool = True
 
 
-ALONE = Context()
+ALONE = ContextCut()
 """Every rank has whole sequences."""
 
 
-def cut_over(attention: FlashAttention, context: Context, *, fused_sum: bool = True) -> FlashAttention:
+def cut_over(attention: FlashAttention, context: ContextCut, *, fused_sum: bool = True) -> FlashAttention:
     """*attention* of one rank's positions as *context* has it: unchanged if the rank has whole sequences.
 
     *fused_sum*: as `RingAttention` has it.
@@ -52,7 +52,7 @@ Pass = Literal["forward", "backward"]
 class ContextAttention(FlashAttention):
     """Flash attention of a rank with *length* positions, one of the ranks of *context*."""
 
-    context: Context = ALONE
+    context: ContextCut = ALONE
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """The kernels of all segments."""
@@ -73,7 +73,8 @@ class ContextAttention(FlashAttention):
 
     def _keys_and_values(self, samples: int) -> float:
         """Bytes of the keys and values of one rank."""
-        return float(2 * samples * self.length * self.key_value_heads * self.head_size * BYTES[self.precision])
+        features = self.head_size + self.of_value
+        return float(samples * self.length * self.key_value_heads * features * BYTES[self.precision])
 
     def _counted(self, scores: float) -> float:
         """Model FLOPs count all scores, twice as many as a causal mask leaves."""
@@ -136,11 +137,14 @@ class RingAttention(ContextAttention):
             rows, keys, _ = self._hop(rank, hops)
             if not rows:
                 return NO_KERNEL
-            elements = self.heads * rows + (0 if which == "forward" else 2 * self.key_value_heads * keys)
+            elements = self.heads * rows * self.of_value
+            if which == "backward":
+                both = self.head_size + self.of_value
+                elements = self.heads * rows * self.head_size + self.key_value_heads * keys * both
             # apart: a cast, a difference, a product, a difference
             apart = which == "forward" and not self.fused_sum
             moved = BYTES[self.precision] + (9 if apart else 2) * FP32
-            nbytes = samples * elements * self.head_size * moved
+            nbytes = samples * elements * moved
             return memory_bound(nbytes, precision=self.precision, launches=4 if apart else 1, operation=BLOCK_SUM)
 
         return (self._by_rank(attend), self._by_rank(add)) if step else (self._by_rank(attend),)
@@ -214,27 +218,33 @@ PACKING = Operation("packing by receiver", "elementwise", "attention")
 
 
 def positions_for_heads(
-    inner: tuple[Operator, ...], context: Context, sizes: tuple[int, int, int, int], precision: str
+    inner: tuple[Operator, ...],
+    context: ContextCut,
+    sizes: tuple[int, int, int, int],
+    precision: str,
+    value_size: int = 0,
 ) -> tuple[Operator, ...]:
     """*inner*, the attention of all positions of a part of the heads, with the all-to-alls around it.
 
-    *sizes* of one rank before the exchange: positions, heads, key and value heads, head size. There is an all-to-all
+    *sizes* of one rank before the exchange: positions, heads, key and value heads, head size. *value_size*: features of
+    a value, 0: as many. There is an all-to-all
     for queries, for keys, for values and for the output, and the gradients go the other way. Each tensor is copied
     once in the order of its receivers (Transformer Engine, context_parallel.py, flash_attn_a2a_communicate).
     """
     length, heads, groups, head_size = sizes
-    width = BYTES[precision]
-    queries, keys = (
-        Exchange("all_to_all", float(length * count * head_size * width), context.over) for count in (heads, groups)
+    width, of_value = BYTES[precision], value_size or head_size
+    queries, keys, values, output = (
+        Exchange("all_to_all", float(length * features * width), context.over)
+        for features in (heads * head_size, groups * head_size, groups * of_value, heads * of_value)
     )
-    into, out = (queries, keys, keys), (queries,)
+    into, out = (queries, keys, values), (output,)
     first, *others = inner
     first = _around(first, "F", into, "I")
     *others, last = first, *others
     made = (*others, _around(last, "I", out, "F"))
     packed, unpacked = (
-        Elementwise(length * count * head_size, 2 * width, 2 * width, precision=precision, operation=PACKING)
-        for count in (heads + 2 * groups, heads)
+        Elementwise(length * features, 2 * width, 2 * width, precision=precision, operation=PACKING)
+        for features in ((heads + groups) * head_size + groups * of_value, heads * of_value)
     )
     return (packed, *made, unpacked)
 

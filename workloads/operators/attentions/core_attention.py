@@ -14,6 +14,7 @@ from itertools import cycle
 from typing import Literal
 
 from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, Kernel, Operation, matmul, memory_bound
+from clustersim.workloads.operators.attentions.indexer import Index
 from clustersim.workloads.operators.operator import Operator
 
 Range = tuple[int, int]
@@ -179,12 +180,24 @@ class FlashAttention(CoreAttention):
     computed whole, so long sequences are faster. With a *window* w of s positions a position attends to itself and the
     w - 1 before it (Mistral 7B, arXiv:2310.06825, section 2), or to w around it if not causal (Longformer,
     arXiv:2004.05150, section 3.1). Tiles outside are left out, and the FLOPs are the same share of the square. So they
-    are with *documents*, the lengths of those that are packed into a sequence in turn; none: one document.
+    are with *documents*, the lengths of those that are packed into a sequence in turn; none: one document. Values have
+    *value_size* features, as in latent attention; 0: as many as queries and keys.
     """
 
     causal: bool = True
     window: int = 0
     documents: tuple[int, ...] = ()
+    value_size: int = 0
+
+    @property
+    def of_value(self) -> int:
+        """Features of a value."""
+        return self.value_size or self.head_size
+
+    def kept_bytes(self, samples: int) -> float:
+        """Queries, keys, values and `recomputable_bytes`."""
+        features = self.heads * self.head_size + self.key_value_heads * (self.head_size + self.of_value)
+        return samples * self.length * features * BYTES[self.precision] + self.recomputable_bytes(samples)
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """One kernel with two products. It reads queries, keys and values, and writes the output and its statistics."""
@@ -204,13 +217,18 @@ class FlashAttention(CoreAttention):
         """One kernel of *rows* queries against *keys* keys.
 
         It computes *computed* scores a row, and *counted* of them are model FLOPs. It passes over the tensors of query
-        size and of key and value size: twice forward, four times backward.
+        size and of key and value size: twice forward, four times backward. Forward one product has the features of
+        queries and one those of values, backward three and two.
         """
-        products, passes = {"forward": (2, 2), "backward": (4, 4)}[which]
-        flops = products * 2 * samples * self.heads * rows * counted * self.head_size
-        tensors = passes * (self.heads * rows + self.key_value_heads * keys) * self.head_size * BYTES[self.precision]
+        both = self.head_size + self.of_value
+        products, passes = {"forward": (2, 1), "backward": (4, 2)}[which]
+        flops = products * samples * self.heads * rows * counted * both
+        tensors = passes * (self.heads * rows + self.key_value_heads * keys) * both * BYTES[self.precision]
         nbytes = samples * (tensors + rows * self.heads * FP32)
         shape = (EXECUTED[which] * samples * self.heads, rows, computed, self.head_size)
+        if self.value_size:
+            depth = both if which == "forward" else 3 * self.head_size + 2 * self.value_size
+            shape = (samples * self.heads, rows, computed, depth)
         return Kernel(flops, nbytes, shape, self.precision, attention=which)
 
     def _kernel(self, samples: int, which: Literal["forward", "backward"]) -> Kernel:
@@ -244,7 +262,8 @@ class Latent:
     """Features of the vectors from which queries (*queries*, 0: from the hidden state) and keys and values are made.
 
     Of each head: *plain* and *rotated* features of queries and keys, *value* features of values. The rotated part of a
-    key is one for all heads (DeepSeek-AI 2024, "DeepSeek-V2", arXiv:2405.04434, section 2.1).
+    key is one for all heads (DeepSeek-AI 2024, "DeepSeek-V2", arXiv:2405.04434, section 2.1). *index*: what chooses the
+    tokens to which a position attends; None: it attends to all before it.
     """
 
     queries: int
@@ -252,36 +271,16 @@ class Latent:
     plain: int
     rotated: int
     value: int
+    index: Index | None = None
+
+    def of_layer(self, number: int) -> Latent:
+        """Those of layer *number*, which may have an indexer of its own or not."""
+        return replace(self, index=self.index.of_layer(number)) if self.index else self
 
     @property
     def query(self) -> int:
         """Features of a query and of a key of one head."""
         return self.plain + self.rotated
-
-
-@dataclass(frozen=True)
-class LatentAttention(FlashAttention):
-    """Fused attention with *value_size* features of a value, others than those of queries and keys (*head_size*)."""
-
-    value_size: int = 0
-
-    def kept_bytes(self, samples: int) -> float:
-        """Queries, keys, values and `recomputable_bytes`."""
-        features = self.heads * (2 * self.head_size + self.value_size)
-        return samples * self.length * features * BYTES[self.precision] + self.recomputable_bytes(samples)
-
-    def block(
-        self, samples: int, which: Literal["forward", "backward"], rows: int, keys: int, computed: int, counted: float
-    ) -> Kernel:
-        """Forward one product of either size; backward three of the size of queries and two of that of values."""
-        both = self.head_size + self.value_size
-        products, passes, depth = {
-            "forward": (2, 1, both),
-            "backward": (4, 2, 3 * self.head_size + 2 * self.value_size),
-        }[which]
-        flops = products * samples * self.heads * rows * counted * both
-        nbytes = samples * self.heads * (passes * both * (rows + keys) * BYTES[self.precision] + rows * FP32)
-        return Kernel(flops, nbytes, (samples * self.heads, rows, computed, depth), self.precision, attention=which)
 
 
 @dataclass(frozen=True, slots=True)

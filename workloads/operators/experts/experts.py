@@ -146,7 +146,9 @@ class Experts:
     takes at most so many times its equal share of tokens, and others are dropped; 0: it takes all. *padded*: each
     expert computes its whole capacity. *loads*: of each layer with experts, or one for all. *dense_first*: so many
     layers at the begin have no experts; *pattern*: 1 for a layer with experts, 0 for one without, repeated.
-    *router_bias*: the router has a bias. *aux_loss*: a loss for equal loads is computed.
+    *router_bias*: the router has a bias. *aux_loss*: a loss for equal loads is computed. *latent*: features of a token
+    that experts take and give, and that are sent; 0: those of the hidden state. *own_norms*: what experts take and give
+    has norms, and so has what the shared expert gives; experts have scales, too (Gemma 4).
     """
 
     count: int
@@ -163,6 +165,8 @@ class Experts:
     pattern: tuple[int, ...] = (1,)
     router_bias: bool = False
     aux_loss: bool = True
+    latent: int = 0
+    own_norms: bool = False
     cut: ExpertCut = field(default=NOT_CUT)
 
     @property

@@ -10,7 +10,7 @@ before its reuse and negotiates all of them in every step, as does a cache of 0.
 
 The thread then waits until the gradients of a buffer, at most *fusion* bytes, are computed, and issues its copies and
 its all-reduce; then follows the next buffer. A gradient that is alone in its buffer is not copied. Averaging divides by
-the number of ranks.
+the number of ranks, in the kernel that copies back if copies are batched.
 
 The host asks for a gradient when it has launched the kernels that make it, ahead of the GPU. So a slow step has large
 buffers, and the last one waits for the end of the backward pass. Which gradients share a buffer is taken from the times
@@ -55,6 +55,10 @@ operations.cc, ``IncrementTensorCount``): a program that does the same for 512 r
 core of a Xeon for each."""
 
 
+BATCHED = 160
+"""Gradients that one kernel copies (horovod/common/ops/cuda/cuda_kernels.h, BATCHED_D2D_CAPACITY)."""
+
+
 class Horovod(DataMethod):
     """Gradients that are ready at the same time are fused and all-reduced, as by Horovod."""
 
@@ -72,6 +76,9 @@ class Horovod(DataMethod):
     request: Time = REQUEST_SECONDS
     """Time of the coordinator for the message of one rank about one gradient that is not in the cache; by default
     1 us."""
+    batch_copies: Flag = True
+    """One kernel copies up to 160 gradients to or from the buffer (HOROVOD_BATCH_D2D_MEMCOPIES); by default true.
+    False, as before version 0.21: each is copied and divided by kernels of its own."""
     hierarchical: Flag = False
     """All-reduces run within nodes and across them (HOROVOD_HIERARCHICAL_ALLREDUCE)."""
 
@@ -226,9 +233,11 @@ class _Ops:
         reduced = Collective(name=name, kind="all_reduce", over=REPLICAS, nbytes=nbytes, stream=REPLICAS)
         yield replace(reduced, algorithm="hierarchical") if self.method.hierarchical else reduced
         # copied back, and divided by the number of ranks
-        yield self._copies(f"{name}.out", 2 * nbytes * (fused + 1), len(buffer) * (fused + 1), ())
+        passes = 1 if self.method.batch_copies else fused + 1
+        yield self._copies(f"{name}.out", 2 * nbytes * passes, len(buffer) * passes, ())
 
-    def _copies(self, name: str, nbytes: float, launches: int, after: tuple[str, ...]) -> Compute:
+    def _copies(self, name: str, nbytes: float, tensors: int, after: tuple[str, ...]) -> Compute:
+        launches = ceil(tensors / BATCHED) if self.method.batch_copies else tensors
         kernels = (Kernel(nbytes=nbytes, launches=launches),) if nbytes and _priced(self.step.model) else ()
         return Compute(name=name, kernels=kernels, stream=REPLICAS, after=after)
 

@@ -104,13 +104,25 @@ PARTS = {
 def test_of_several_parts_the_text_model_is_read(name, tmp_path):
     text, preset = PARTS[name]
     file = tmp_path / "config.json"
-    file.write_text(json.dumps({"model_type": name, "text_config": text, "vision_config": {"depth": 27}}, indent=2))
+    file.write_text(
+        json.dumps({"model_type": name, "text_config": text, "vision_config": {"model_type": "mystery"}}, indent=2)
+    )
     made = imported([str(file)], Options(nodes=1), name, ["training.precision=bf16"])
     assert made.scenario.model.parameters == model(preset).parameters
     assert made.unread == {}
     assert "vision_config: only the text model is read, without this encoder" in made.text
     line = next(n for n, one in enumerate(file.read_text().splitlines(), 1) if '"hidden_size"' in one)
     assert f"config.json:{line} text_config.hidden_size" in made.text
+
+
+def test_a_known_tower_of_images_is_read(tmp_path):
+    """Qwen/Qwen3-VL-8B-Instruct has 8,767,123,696 parameters, 576,388,336 of them in the tower and its projectors."""
+    vision = {"model_type": "qwen3_vl", "depth": 27, "hidden_size": 1152, "num_heads": 16, "intermediate_size": 4304}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "qwen3_vl", "text_config": QWEN3, "vision_config": vision}))
+    made = imported([str(file)], Options(nodes=1), "qwen3_vl", ["training.precision=bf16"])
+    assert made.unread == {}
+    assert made.scenario.model.parameters == model("qwen3_8b").parameters + 576_388_336 == 8_767_123_696
 
 
 def test_an_error_in_the_text_model_has_its_line(tmp_path):

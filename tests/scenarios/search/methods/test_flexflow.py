@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from clustersim.scenarios import Scenario
-from clustersim.scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
-from clustersim.scenarios.search.chains.problem import chain_of
 from clustersim.scenarios.search.methods.flexflow import configurations, flexflow, held_bytes, iteration_seconds
+from clustersim.scenarios.search.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
+from clustersim.scenarios.search.planning_problem import chain_of
 from clustersim.simulator.reading.errors import ScheduleError
-from tests.scenarios.search.chains.random_problems import random_chain
+from tests.scenarios.search.random_problems import random_chain
 
 INSTANCES = 200
 

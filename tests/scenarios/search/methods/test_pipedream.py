@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.scenarios import Scenario
-from clustersim.scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer, Plan
-from clustersim.scenarios.search.chains.problem import chain_of
 from clustersim.scenarios.search.methods.pipedream import pipedream
+from clustersim.scenarios.search.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer, Plan
+from clustersim.scenarios.search.planning_problem import chain_of
 from clustersim.workloads.pipelines._row_patterns import warm_ups
-from tests.scenarios.search.chains.random_problems import compositions, random_chain, random_machine
+from tests.scenarios.search.random_problems import compositions, random_chain, random_machine
 
 GIB = 2.0**30
 

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from clustersim.scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
 from clustersim.scenarios.search.methods.pipedream_2bw import even_cuts, pipedream_2bw
+from clustersim.scenarios.search.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
 from clustersim.simulator.reading.errors import ScheduleError
-from tests.scenarios.search.chains.random_problems import random_chain
+from tests.scenarios.search.random_problems import random_chain
 
 
 def seconds(chain: PipelineChain, machine: Machine, width: int, depth: int, batch: int, recompute: bool) -> float:

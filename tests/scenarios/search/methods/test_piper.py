@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from clustersim.scenarios.search.chains.pipeline_chain import Level, Machine, PipelineChain
 from clustersim.scenarios.search.methods.piper import piper
+from clustersim.scenarios.search.pipeline_chain import Level, Machine, PipelineChain
 from clustersim.simulator.reading.errors import ScheduleError
-from tests.scenarios.search.chains.random_problems import compositions, random_chain
+from tests.scenarios.search.random_problems import compositions, random_chain
 
 Choice = tuple[PipelineChain, bool, int]
 """(layers by the tensor degree, recomputation, data-parallel degree) of a stage."""

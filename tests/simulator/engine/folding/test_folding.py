@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from clustersim import topologies
 from clustersim.simulator.analysis import memory, network_traffic
-from clustersim.simulator.engine.interface.variation import Variation
-from clustersim.simulator.engine.simulate import simulate
+from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.network.library.nccl import nccl
 from clustersim.simulator.schedule.check import check
@@ -19,8 +18,9 @@ from clustersim.simulator.schedule.ops import Collective, Compute, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.memory.recompute import CHOICES, recompute
@@ -145,7 +145,7 @@ def test_folded_equals_unfolded_in_every_span(data):
     assert_equal(data.draw(schedules(16)), cluster, **how)
 
 
-SHAPE = Shape(2, 256, 8, 8, 1024, 128, 1024, precision="fp16")
+SHAPE = Shape(2, 256, 128, 1024, SelfAttention(8, 8), Mlp(1024), precision="fp16")
 
 
 @st.composite

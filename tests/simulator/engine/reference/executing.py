@@ -5,11 +5,10 @@ import pytest
 
 from clustersim.simulator.engine.compiled import execution
 from clustersim.simulator.engine.folding.folding import Folding
-from clustersim.simulator.engine.interface.pricing import Pricing
-from clustersim.simulator.engine.interface.setup import Setup, Unfolded
-from clustersim.simulator.engine.interface.variation import Variation
+from clustersim.simulator.engine.pricing import Pricing
 from clustersim.simulator.engine.reference import simulation as reference
-from clustersim.simulator.engine.simulate import packed
+from clustersim.simulator.engine.setup import Setup, Unfolded
+from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.ideal import ideal
@@ -20,6 +19,7 @@ from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Compute
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import packed
 from clustersim.topologies.uniform_and_tree import uniform
 
 GB = 1e9

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION
-from clustersim.simulator.engine.interface.setup import Background, CapacityChange, Setup, Unfolded
+from clustersim.simulator.engine.setup import Background, CapacityChange, Setup, Unfolded
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective, Copy, Recv, Send

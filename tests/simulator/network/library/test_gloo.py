@@ -7,13 +7,13 @@ from fractions import Fraction
 
 import pytest
 
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.hardware.links import PAYLOAD
 from clustersim.simulator.network.library.gloo import gloo
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 
 BANDWIDTH = 1e9

@@ -10,7 +10,8 @@ import pytest
 
 from clustersim import topologies
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.network.collectives import ring, tree
+from clustersim.simulator.network.candidates import GroupTopology, candidate
+from clustersim.simulator.network.collectives import ring, sharp, tree
 from clustersim.simulator.network.library.calibration_file import transport
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.nccl import PCIE, nccl, tuning_model, version_for
@@ -22,7 +23,6 @@ from clustersim.simulator.network.library.nccl_tables import (
     TREE_LL128,
     VERSIONS,
 )
-from clustersim.simulator.network.placing.candidates import GroupTopology, candidate
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.network.transport import NET, NVLINK, GroupProperties, Transport
 from clustersim.topologies.uniform_and_tree import uniform
@@ -106,6 +106,19 @@ def test_latency_in_a_server_is_that_of_the_tuning_model(version: str, protocol:
         base, hop = VERSIONS[version].base[name][column] * 1e-6, VERSIONS[version].hop[NVLINK][name][column] * 1e-6
         assert found.base == pytest.approx(base)
         assert sum(one.latency for one in found.placed) == pytest.approx(14 * hop)
+
+
+@pytest.mark.parametrize(("version", "inside", "across"), [("2.10", 4.0, 10.7), ("2.30", 3.7, 31.0)])
+def test_latency_of_collnet_is_that_of_the_tuning_model(version: str, inside: float, across: float) -> None:
+    """To the head of the server, through the fabric, and back: 2 intraLat + interLat (ncclTopoTuneModel).
+
+    us: hwLat of CollNet, Simple, and hwLatencies of CollNetDirect in src/graph/tuning.cc.
+    """
+    model = tuning_model(version)
+    cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": 4})
+    topology = GroupTopology(cluster, cluster.gpus, model)
+    found = candidate(model, topology, "all_reduce", "sharp", "Simple", sharp.all_reduce(topology.group, 1e6), 1e6)
+    assert sum(one.latency for one in found.placed) == pytest.approx((2 * inside + across) * 1e-6)
 
 
 def seconds(cluster: Cluster, ranks: int, nbytes: float, version: str = "2.10") -> float:
@@ -226,7 +239,7 @@ def test_chunks_in_the_switch_fill_two_hops_and_a_copy_and_wait_each_round() -> 
         # a link carries a rank's vector and its own part of the sum
         busy, whole = 9 / 8 * size / rate, 16 * chunk
         rounds = size / 8 / whole
-        expected = once + busy + 2 * busy / rounds + rounds * library.round_latency["nvls", "Simple"]
+        expected = once + busy + 2 * busy / rounds + rounds * 8 * library.round_latency["nvls", "Simple"]
         plan = communicator.collective("all_reduce", "dp", tuple(range(8)), float(size), algorithm="nvls")
         assert plan.alone == pytest.approx(expected, rel=0.02), size
 
@@ -244,6 +257,55 @@ def test_amazons_fabric_takes_its_own_latency_where_it_is_longer() -> None:
     wire = cluster.latency(cluster.route("gpu 0", "gpu 8"))
     assert 15e-6 < wire < 18e-6
     assert nccl().message(wire, NET, "ring", "LL", GroupProperties(2, 2)) == wire
+
+
+def test_amazons_first_fabric_reads_what_is_larger_than_a_packet() -> None:
+    """A request, the read and its answer; the second generation writes at once."""
+    groups = [GroupProperties(16, 2, nic=nic) for nic in ("efa_100", "efa_100_v2", "ib_hdr")]
+    found = [nccl("2.30").message(15e-6, NET, "tree", "Simple", group) for group in groups]
+    assert found == pytest.approx([14e-6 + 3 * 15e-6, 14e-6 + 20e-6, 15e-6])
+
+
+def test_blackwell_cuts_nvls_for_24_channels_and_hopper_for_16() -> None:
+    """64 KiB for each channel and GPU from 8 of them each on: from 64 and from 96 MiB on eight GPUs; below, 32 KiB."""
+    library, found = nccl("2.30"), {}
+    for link, mebibytes in (("nvlink4", 63), ("nvlink4", 64), ("nvlink5", 95), ("nvlink5", 96)):
+        found[mebibytes] = library.chunk("nvls", "Simple", mebibytes * 2.0**20 / 8, 2, link=link)
+    each = {63: 16 * 2.0**15, 64: 16 * 2.0**16, 95: 24 * 2.0**15, 96: 24 * 2.0**16}
+    assert found == each
+
+
+def test_trees_pass_on_whole_slots_with_newer_releases() -> None:
+    """1 MiB for each channel, eight GPUs on each of two servers; Amazon's plugin doubles the slots."""
+    older, newer = nccl("2.10"), nccl("2.30")
+    assert older.chunk("tree", "Simple", 2.0**20, 16) == 2**16
+    assert newer.chunk("tree", "Simple", 2.0**20, 16) == 2**19
+    assert newer.chunk("tree", "Simple", 2.0**20, 16, nic="efa_100") == 2**20
+
+
+def test_posts_of_chunks_to_amazons_fabric_add_up() -> None:
+    """A tree by LL128 over two p5.48xlarge, 16 MiB: each of 16 channels passes 1 MiB in chunks of 70 KiB. A GPU posts
+    those of two channels, on their way up and down, in 2 us each by an EPYC.
+    """
+    cluster = topologies.cluster({"preset": "p5_48xlarge", "nodes": 2})
+    free = replace(nccl("2.30"), net_overhead={})
+    times = [
+        Communicator(cluster, cluster.gpus, replace(library, tuning_model=None, protocols=("LL128",)))
+        .collective("all_reduce", "dp", tuple(range(16)), 2.0**24, algorithm="tree")
+        .alone
+        for library in (nccl("2.30"), free)
+    ]
+    assert times[0] - times[1] == pytest.approx(2 * 2 * 2**20 / 72000 * 2e-6)
+
+
+def test_measured_latencies_of_a100_are_those_of_newer_releases() -> None:
+    older, newer = nccl("2.10"), nccl("2.30")
+    group = GroupProperties(8, 1, NVLINK, "nvlink3")
+    assert newer.start_latency == older.start_latency
+    for library, same in ((older, True), (newer, False)):
+        assert (library.base("ring", "LL", "nvlink3") == library.base("ring", "LL")) is same
+        hop = library.message(0.0, NVLINK, "ring", "LL", group)
+        assert (hop == library.hop_latency[NVLINK, "ring", "LL"]) is same
 
 
 @pytest.mark.parametrize(("nodes", "seconds_measured"), [(3, 64.8e-3), (4, 70.3e-3)])

@@ -6,7 +6,9 @@ all_reduce_bench on servers of eight H200 or B200, NCCL 2.27. An H200 has the NV
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +16,11 @@ from clustersim import topologies
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.network.library.nccl_tables import with_networks
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.reading.errors import SimulatorError
+
+PUBLISHED = Path(__file__).parents[4] / "scenarios/published"
 
 SWEEP = {
     2**15: 1.44,
@@ -116,6 +121,42 @@ def test_four_servers_of_b200_with_3200_gbit() -> None:
         {"preset": "dgx_h100", "nodes": 4, "node": {"accelerator": "b200", "intra": {"kind": "nvlink5"}}}
     )
     assert busbw(32, 2.0**34, plan(servers, 32, 2.0**34).alone) == pytest.approx(381.80, rel=0.05)
+
+
+@pytest.mark.parametrize(("gpus", "ring", "tree"), [(4, 196.7, 234.4), (8, 393.6, 485.7)])
+def test_three_nvlink_domains_of_gb200(gpus: int, ring: float, tree: float) -> None:
+    """NVIDIA/nccl, issue 1801 (2025): 16 GiB, NCCL 2.27.3, domains in three racks joined by InfiniBand, NVLS off."""
+    domain = {"accelerators": gpus, "sockets": gpus // 2, "nics": gpus}
+    racks = topologies.cluster({"preset": "gb200_nvl72", "nodes": 3, "node": domain})
+    for algorithm, found, near in (("ring", ring, 0.06), ("tree", tree, 0.11)):
+        taken = plan(racks, 3 * gpus, 2.0**34, algorithm=algorithm)
+        assert busbw(3 * gpus, 2.0**34, taken.alone) == pytest.approx(found, rel=near)
+    assert plan(racks, 3 * gpus, 2.0**34).algorithm == "ring"
+
+
+def test_two_servers_of_amazon() -> None:
+    """64 KiB to 16 GiB on p4de and p5, NCCL 2.27 (aws-samples/awsome-distributed-training): 8 % in the mean."""
+    with (PUBLISHED / "nccl_aws.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    found: dict[str, Communicator] = {}
+    library = with_networks(replace(nccl("2.30"), handover=0.0), sharp=False, nvls_tree=True)
+    errors = []
+    for row in rows:
+        kind = "p5_48xlarge" if "p5_" in row["cluster"] else "p4de_24xlarge"
+        servers = topologies.cluster({"preset": kind, "nodes": 2})
+        network = found.setdefault(row["cluster"], Communicator(servers, servers.gpus, library))
+        taken = network.collective("all_reduce", "dp", tuple(range(16)), float(row["size"].split()[0])).alone
+        errors.append(taken / float(row["time_s"]) - 1)
+    assert sum(map(abs, errors)) / len(errors) < 0.1
+    assert abs(sum(errors) / len(errors)) < 0.05
+    middle = [error for row, error in zip(rows, errors, strict=True) if "p5_" in row["cluster"] and _by_trees(row)]
+    assert len(middle) == 4
+    assert max(map(abs, middle)) < 0.08
+
+
+def _by_trees(row: dict[str, str]) -> bool:
+    """128 MiB to 1 GiB, which NVLSTree passes in several chunks for each channel, and not in very many."""
+    return 2**27 <= float(row["size"].split()[0]) <= 2**30
 
 
 def test_three_servers_of_a100_with_800_gbit() -> None:

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.network.collectives import direct
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.ideal import ideal
@@ -17,6 +16,7 @@ from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import BySender, Collective
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 
 BYTES = st.lists(st.integers(0, 5), min_size=2, max_size=6).map(lambda counts: tuple(1e6 * n for n in counts))

@@ -7,7 +7,7 @@ import pytest
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.reading.lookup import function, names
 from clustersim.simulator.schedule.check import check
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.memory.chains.sequence import ChainSequence, fixed_sequence, observed, saving_all
@@ -17,7 +17,7 @@ from clustersim.workloads.operators.stages import stages_of
 from clustersim.workloads.pipelines.gpipe import gpipe
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
-SHAPE = Shape(8, 256, 4, 4, 1024, 128, 1024, precision="bf16")
+SHAPE = Shape(8, 256, 128, 1024, SelfAttention(4, 4), Mlp(1024), precision="bf16")
 GPT = transformer(SHAPE)
 ENDS = [False, True, True, True, False]
 

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from clustersim.simulator.analysis.memory import curve, peak
 from clustersim.simulator.analysis.metrics import breakdown
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.reading.lookup import function, names
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Copy
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.memory.compute import compute

@@ -6,9 +6,9 @@ import pytest
 
 from clustersim.simulator.analysis.memory import curve, peak
 from clustersim.simulator.analysis.metrics import breakdown
-from clustersim.simulator.engine.simulate import simulate
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Copy
+from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.architectures.timed_models import UnitLayer
 from clustersim.workloads.memory.chains.chain import LayerSeconds, stage_chain

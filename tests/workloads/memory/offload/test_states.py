@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.scenarios import Scenario
-from clustersim.scenarios.search.estimate.estimator import Estimator
-from clustersim.scenarios.search.estimate.lower_bounds import least_bytes
+from clustersim.scenarios.search.estimator import Estimator
+from clustersim.scenarios.search.lower_bounds import least_bytes
 from clustersim.simulator.analysis.memory import bound
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Copy
@@ -57,6 +57,7 @@ COMBINATIONS = {
     "ZeRO-Infinity": (INFINITY, ZERO_3),
     "states on drives": ({"optimizer": "nvme", "gradients": "host", "parameters": "host"}, ZERO_3),
     "FSDP": ({**HOST, "parameters": "host"}, FSDP),
+    "out of core": ({**HOST, "parameters": "host"}, {"method": "ddp"}),
     "whole states on each rank": ({"optimizer": "host"}, {"method": "ddp"}),
 }
 """The section and the method of data parallelism."""
@@ -308,3 +309,25 @@ def test_the_planner_estimates_copies_that_share_the_links_of_a_node(name):
     estimate = estimator.estimate(one)
     assert estimate.seconds == pytest.approx(one.run().summary()["step_time_s"], rel=0.05)
     assert least_bytes(estimator, one) <= estimate.need.nbytes
+
+
+def test_replicas_out_of_core_copy_what_a_single_one_does() -> None:
+    """KARMA: layers come in for both passes and gradients leave; several replicas add their all-reduce, no copies."""
+    out = {**HOST, "parameters": "host"}
+    same = {"training__micro_batch_size": 16, "training__gradient_dtype": "fp16"}
+    single = scenario(out, ZERO_3, **same).schedule().programs[0]
+    made = scenario(out, {"method": "ddp"}, parallelism__dp=4, **same, training__global_batch_size=64)
+    (program,) = made.schedule().programs
+    for way in (("host", "gpu"), ("gpu", "host")):
+        assert copied(program)[way] == copied(single)[way] > 0
+    told = made.run().summary()
+    assert told["memory"]["by_category_bytes"]["parameters"] == 0.0
+    assert made.model is not None
+    gradients = 2.0 * made.model.parameters
+    # 2 (p - 1) / p of the gradients from each of four ranks
+    assert told["traffic_bytes"]["dp"] == pytest.approx(6 * gradients, rel=1e-6)
+
+
+def test_sharded_gradients_alone_do_not_go_with_parameters_on_the_host() -> None:
+    with pytest.raises(ScenarioError, match="or ddp, whose replicas may have all states on the host"):
+        scenario({**HOST, "parameters": "host"}, parallelism__dp=2).schedule()

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.workloads.architectures.specification import specification
+from clustersim.workloads.architectures.transformer import Transformer
 from clustersim.workloads.operators.attentions.context_parallel import (
-    Context,
+    ContextCut,
     GatheredAttention,
     RingAttention,
     cut_over,
@@ -19,7 +21,8 @@ from clustersim.workloads.operators.attentions.context_parallel import (
 )
 from clustersim.workloads.operators.attentions.core_attention import CoreAttention, FlashAttention
 from clustersim.workloads.operators.by_coordinate import NO_KERNEL, KernelByCoordinate, by_coordinate
-from clustersim.workloads.operators.operator import SHIFT, Exchange
+from clustersim.workloads.operators.operator import SHIFT, Exchange, Operator
+from clustersim.workloads.operators.sharded import ShardedOperator
 
 HEADS, GROUPS, SIZE, WIDTH = 8, 4, 16, 2
 METHODS = st.sampled_from(["ring", "all_gather"])
@@ -31,7 +34,7 @@ def attention(length: int, *, causal: bool = True, window: int = 0) -> FlashAtte
 
 
 def cut(ranks: int, method: str, *, zigzag: bool = True, chunk: int = 64, **options: object) -> FlashAttention:
-    return cut_over(attention(2 * chunk, **options), Context("cp", ranks, method, zigzag))  # type: ignore[arg-type]
+    return cut_over(attention(2 * chunk, **options), ContextCut("cp", ranks, method, zigzag))  # type: ignore[arg-type]
 
 
 def of_rank(kernels: tuple[Kernel, ...], rank: int) -> list[Kernel]:
@@ -101,7 +104,7 @@ def test_blocks_of_a_ring() -> None:
 def test_sums_of_blocks() -> None:
     """One kernel reads a result and adds it in fp32; torch's operators move 38 bytes for each element of 16 bits."""
     fused = cut(2, "ring", zigzag=False, causal=False)
-    apart = cut_over(attention(128, causal=False), Context("cp", 2, "ring", zigzag=False), fused_sum=False)
+    apart = cut_over(attention(128, causal=False), ContextCut("cp", 2, "ring", zigzag=False), fused_sum=False)
     elements = 128 * HEADS * SIZE
     assert [op.forward(1)[-1].nbytes / elements for op in (fused, apart)] == [10, 38]
     assert [op.forward(1)[-1].launches for op in (fused, apart)] == [1, 4]
@@ -139,7 +142,7 @@ def test_positions_for_heads() -> None:
     """An all-to-all each for queries, keys, values and output; backward their gradients go the other way."""
     inner = CoreAttention(512, HEADS // 4, GROUPS // 4, SIZE, precision="bf16")
     packed, core, unpacked = positions_for_heads(
-        (inner,), Context("cp", 4, "ulysses"), (128, HEADS, GROUPS, SIZE), "bf16"
+        (inner,), ContextCut("cp", 4, "ulysses"), (128, HEADS, GROUPS, SIZE), "bf16"
     )
     queries, keys = (2 * 128 * heads * SIZE * WIDTH for heads in (HEADS, GROUPS))
     (forward,), (backward,) = core.segments("F", 2), core.segments("I", 2)
@@ -158,7 +161,7 @@ def test_positions_for_heads() -> None:
 
 def test_attention_around_several_operators_is_exchanged_once() -> None:
     parts = tuple(CoreAttention(512, 2, 1, SIZE, precision="bf16") for _ in range(3))
-    made = positions_for_heads(parts, Context("cp", 4, "ulysses"), (128, HEADS, GROUPS, SIZE), "bf16")[1:-1]
+    made = positions_for_heads(parts, ContextCut("cp", 4, "ulysses"), (128, HEADS, GROUPS, SIZE), "bf16")[1:-1]
     exchanged = [[len(operator.segments(phase, 1)[0].exchanges) for operator in made] for phase in "FI"]
     assert exchanged == [[3, 0, 1], [3, 0, 1]]
     assert [len(operator.segments("F", 1)[0].before) for operator in made] == [3, 0, 0]
@@ -168,11 +171,37 @@ def test_attention_around_several_operators_is_exchanged_once() -> None:
 def test_what_a_rank_keeps(method: str) -> None:
     """Its share of queries, keys, values and statistics, as flash attention over the whole keeps them."""
     whole = attention(1024)
-    one = cut_over(attention(256), Context("cp", 4, method))
+    one = cut_over(attention(256), ContextCut("cp", 4, method))
     assert 4 * one.kept_bytes(3) == whole.kept_bytes(3)
     assert 4 * one.recomputable_bytes(3) == whole.recomputable_bytes(3)
     assert isinstance(one, RingAttention if method == "ring" else GatheredAttention)
-    assert cut_over(whole, Context()) is whole
+    assert cut_over(whole, ContextCut()) is whole
+
+
+@pytest.mark.parametrize("method", ["ring", "all_gather", "ulysses"])
+def test_latent_attention_sees_the_whole_sequence(method: str) -> None:
+    """Ranks together have the scores of one; keys of 192 and values of 128 features are exchanged (DeepSeek-V2)."""
+    whole = specification("deepseek_v2_lite").build("bf16")
+    assert isinstance(whole, Transformer)
+    part = whole.reshaped(context=ContextCut("cp", 4, method, zigzag=False), seq_length=whole.shape.seq_length // 4)
+
+    def cores(model: Transformer) -> list[Operator]:
+        def bare(operator: Operator) -> Operator:
+            return bare(operator.share) if isinstance(operator, ShardedOperator) else operator
+
+        return [one for one in model.layers[1].operators if isinstance(bare(one), FlashAttention)]  # type: ignore[attr-defined]
+
+    (alone,), (shared,) = cores(whole), cores(part)
+    kernels = [kernel for s in shared.segments("F", 1) for kernel in s.kernels]
+    ranks = range(4) if method != "ulysses" else [0] * 4
+    flops = sum(kernel.flops for rank in ranks for kernel in of_rank(tuple(kernels), rank))
+    assert flops == pytest.approx(alone.forward(1)[0].flops, rel=1e-3)
+    sent = sum(one.nbytes for s in shared.segments("F", 1) for one in s.exchanges)
+    length, heads = part.shape.seq_length, part.shape.heads
+    keys_and_values = length * heads * (192 + 128) * WIDTH
+    # ring: to the next rank three times; Ulysses: queries, keys, values and the output
+    expected = {"ring": 3, "all_gather": 4, "ulysses": 2}[method]
+    assert sent == expected * keys_and_values
 
 
 def test_kernels_by_coordinate() -> None:

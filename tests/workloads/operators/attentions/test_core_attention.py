@@ -45,4 +45,4 @@ def test_the_stack_says_by_how_many(stack: str, group: int) -> None:
     assert isinstance(model, Transformer)
     share = sharded(model, 8)
     assert isinstance(share, Transformer)
-    assert share.shape.softmax_group == group
+    assert share.shape.software.softmax_group == group

@@ -13,7 +13,7 @@ from clustersim.scenarios import Scenario
 from clustersim.scenarios.results.result import Result
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.workloads.operators.attentions.context_parallel import Context, cut_over
+from clustersim.workloads.operators.attentions.context_parallel import ContextCut, cut_over
 from clustersim.workloads.operators.attentions.core_attention import FlashAttention, packed, scores
 from clustersim.workloads.operators.by_coordinate import KernelByCoordinate
 
@@ -46,7 +46,7 @@ def test_scores_of_ranks(lengths: tuple[int, ...], ranks: int, zigzag: bool, met
     """All ranks together count the scores of the mask; where positions are cut as they are, each rank its own."""
     chunk, total = 6, 12 * ranks
     one = FlashAttention(2 * chunk, 1, 1, 1, drop=False, precision="bf16", documents=lengths)
-    kernels = cut_over(one, Context("cp", ranks, method, zigzag)).forward(1)
+    kernels = cut_over(one, ContextCut("cp", ranks, method, zigzag)).forward(1)
     mask = allowed(lengths, total, causal=True)
     # two products forward; model FLOPs count twice the scores under a causal mask
     found = [sum(of_rank(kernel, rank).flops for kernel in kernels) / 8 for rank in range(ranks)]

@@ -152,7 +152,7 @@ def test_each_kind_grows_slower_than_the_square(kind):
 
 def replace_attention(made):
     """Half of the FLOPs of a model without its core attention."""
-    whole = made.reshaped(attention="unfused")
+    whole = made.reshaped(attention=replace(made.shape.attention, kind="unfused"))
     layers = made.shape.num_layers
     return (whole.flops(1) - layers * 3 * 4 * made.shape.seq_length**2 * made.shape.hidden_size) / 2
 
@@ -172,7 +172,7 @@ def test_each_kind_runs_with_recomputation_and_tensor_parallelism(kind, recomput
 
 def test_mistakes_are_named():
     for attention, words in (
-        ({"kind": "spare"}, "sparse, low_rank, lsh or memory"),
+        ({"kind": "spare"}, "sparse, low_rank, lsh, memory, linear or performer"),
         ({"kind": "sparse"}, "either a window or a density"),
         ({"kind": "sparse", "density": 0.5, "random": 3}, "belongs to a window"),
         ({"kind": "sparse", "window": "sqrt"}, "sqrt needs a summary"),
@@ -222,5 +222,5 @@ def test_deepspeed_claims_to_be_up_to_6_times_faster(size, claimed):
 
 def test_the_parameters_and_names():
     made = scenario(SLIDING)
-    assert str(made.model.shape.attention) == "sparse"
+    assert str(made.model.shape.attention.kind) == "sparse"
     assert made.model.parameters == model("bert_base").reshaped(seq_length=4096).parameters

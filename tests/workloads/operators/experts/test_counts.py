@@ -5,7 +5,7 @@ import pytest
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.validation import validated
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention, Shape
 from clustersim.workloads.architectures.specification import _Holder, model
 from clustersim.workloads.architectures.transformer import Transformer, transformer
 from clustersim.workloads.operators.attentions.core_attention import Latent
@@ -97,9 +97,16 @@ def test_a_layer_is_the_formula() -> None:
     h, f, shared, e, k = 64, 32, 48, 8, 3
     experts = Experts(e, k, f, shared=shared, shared_gate=True, dense_first=1)
     shape = Shape(
-        3, h, 4, 4, 4 * h, 128, 1000, activation="swiglu", normalization="rmsnorm", add_bias_linear=False,
-        position_embedding_type="rope", tie_embeddings=False, experts=experts,
-    )  # fmt: skip
+        3,
+        h,
+        128,
+        1000,
+        SelfAttention(4, 4, bias=False),
+        Mlp(4 * h, "swiglu", bias=False),
+        norm=Norm("rmsnorm"),
+        embedding=Embedding(positions="rope", tied=False),
+        experts=experts,
+    )
     _, dense, sparse, *_ = transformer(shape).layers
     assert dense.parameters == 4 * h * h + 3 * h * 4 * h + 2 * h
     assert sparse.parameters == 4 * h * h + e * h + e * 3 * h * f + 3 * h * shared + h + 2 * h
@@ -115,9 +122,15 @@ def test_latent_attention_is_the_formula() -> None:
     h, heads, ql, kvl, nope, rope, v = 256, 4, 96, 64, 32, 16, 24
     latent = Latent(ql, kvl, nope, rope, v)
     shape = Shape(
-        1, h, heads, heads, 4 * h, 128, 1000, activation="swiglu", normalization="rmsnorm", add_bias_linear=False,
-        position_embedding_type="rope", attention="flash", latent=latent,
-    )  # fmt: skip
+        1,
+        h,
+        128,
+        1000,
+        SelfAttention(heads, heads, bias=False, kind="flash", latent=latent),
+        Mlp(4 * h, "swiglu", bias=False),
+        norm=Norm("rmsnorm"),
+        embedding=Embedding(positions="rope"),
+    )
     layer = transformer(shape).layers[1]
     queries = h * ql + ql + ql * heads * (nope + rope)
     keys = h * (kvl + rope) + kvl + kvl * heads * (nope + v)

@@ -84,7 +84,7 @@ def deepseek(low: LowPrecision | None, *, sent_fp8: bool) -> tuple[Mixture, tupl
     assert isinstance(made, Transformer)
     assert made.shape.experts is not None
     experts = replace(made.shape.experts, cut=ExpertCut(64, "ep", sent_fp8=sent_fp8))
-    operators = transformer_operators(replace(made.shape, experts=experts, low=low), 0)
+    operators = transformer_operators(replace(made.shape, experts=experts, low=low), sparse=0)
     (mixture,) = (one for one in operators if isinstance(one, Mixture))
     return mixture, tuple(kernel for one in operators for kernel in one.forward(1))
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from clustersim.simulator.hardware.accelerator import OPERATOR_SECONDS, Accelerator, Software
 from clustersim.simulator.hardware.kernel import grouped_matmul, matmul, memory_bound
 from clustersim.simulator.hardware.matrix_products import TILE_M, expected_tiles_down
-from clustersim.workloads.architectures.shape import Shape
+from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention, Shape
 from clustersim.workloads.architectures.transformer import transformer_operators
 from clustersim.workloads.operators.experts.experts import ExpertCut, Experts, read_load, zipf
 from clustersim.workloads.operators.experts.mixture import Mixture
@@ -102,11 +102,17 @@ def test_more_tokens_are_never_faster(rows: list[int], which: int, more: int) ->
 
 def mixture(experts: Experts, **more: object) -> Mixture:
     shape = Shape(
-        1, 64, 4, 4, 256, 128, 100, activation="swiglu", normalization="rmsnorm", add_bias_linear=False,
-        position_embedding_type="rope", attention="flash", dropout=False, precision="bf16", experts=experts,
+        *(1, 64, 128, 100),
+        SelfAttention(4, 4, kind="flash", bias=False),
+        Mlp(256, "swiglu", bias=False),
+        Norm("rmsnorm"),
+        Embedding(positions="rope"),
+        experts,
+        dropout=False,
+        precision="bf16",
         **more,  # type: ignore[arg-type]
-    )  # fmt: skip
-    return next(one for one in transformer_operators(shape, 0) if isinstance(one, Mixture))
+    )
+    return next(one for one in transformer_operators(shape, sparse=0) if isinstance(one, Mixture))
 
 
 @pytest.mark.parametrize("samples", [1, 3])

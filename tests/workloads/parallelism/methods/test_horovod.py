@@ -124,7 +124,25 @@ def test_negotiation_of_hundreds_of_ranks_does_not_bound_a_step():
     for method in ("horovod", "ddp"):
         made = Scenario.model_validate({**document, "parallelism": {"data": {"method": method}}})
         steps[method] = made.run().timeline.step_time
-    assert steps["ddp"] < steps["horovod"] < 2 * steps["ddp"]
+    assert 0.5 * steps["ddp"] < steps["horovod"] < 1.2 * steps["ddp"]
+
+
+@pytest.mark.parametrize(("batched", "copied", "back"), [(True, 2, 2), (False, 161, 2 * 161)])
+def test_a_kernel_copies_160_gradients(batched, copied, back):
+    """ResNet-50 has 161; a kernel each, and one that divides each, before version 0.21."""
+    data = {"method": "horovod", "fusion": "1 GiB", "cycle": "100 s", "batch_copies": batched}
+    made = Scenario.model_validate(
+        {
+            "version": 1,
+            "cluster": {"preset": "dgx_h100", "nodes": 1},
+            "model": {"preset": "resnet50"},
+            "training": {"global_batch_size": 64, "precision": "fp16"},
+            "parallelism": {"data": data},
+        }
+    )
+    ops = {op.name: op for op in made.schedule().programs[0].ops}
+    launches = [sum(kernel.launches for kernel in ops[f"cycle 0.buffer0.{way}"].kernels) for way in ("in", "out")]
+    assert launches == [copied, back]
 
 
 def test_traffic_is_that_of_gradients_and_negotiation():

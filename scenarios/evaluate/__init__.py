@@ -1,1 +1,0 @@
-"""Comparison of predictions with measurements: published ones, and replays on real processes."""

@@ -1,1 +1,0 @@
-"""Fits of the catalogue's cost parameters to measurements, by robust least squares."""

@@ -1,0 +1,205 @@
+"""Lower bounds of step time and memory, from priced layers alone, so that few candidates need a schedule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from itertools import chain
+
+from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.layer_probe import AGAIN, content
+from clustersim.scenarios.build.schedule import gradient_dtype
+from clustersim.scenarios.search.estimator import Estimator
+from clustersim.scenarios.specification.memory_saving import Offload
+from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.schedule.mesh import Axis
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.workloads.data_parallel.buckets import Weights
+from clustersim.workloads.memory.optimizer import resident_states
+from clustersim.workloads.operators.model import Layer
+from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.stages import ENDS
+
+ALMOST = 1 - 1e-9
+"""Factor on a lower bound, so that it stays one if sums are rounded."""
+
+
+def least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> float:
+    """Return a lower bound of the estimated step time: the computation of the rank with most of it.
+
+    A rank begins when the first micro-batch has passed the stages before its first one, and after its last backward
+    pass the gradient passes the same stages back. An asynchronous order has the bound 0. *computing*: the bound of
+    kernels alone, which is lower and needs no simulation; otherwise exchanges within layers count too, and the gathers
+    of parameters, if they take longer.
+    """
+    parallelism, training, derived = variant.specification.parallelism, variant.specification.training, variant.derived
+    assert training is not None
+    pipeline = estimator.pipeline(variant.specification)
+    if pipeline.asynchronous or derived.by_stage:
+        return 0.0
+    share = estimator.share(variant)
+    prices = estimator.computing(variant) if computing else estimator.prices(variant)
+    again = {"full": "F", "selective": AGAIN, "operators": AGAIN}.get(
+        "" if parallelism.recomputes_stages else training.recompute_method, ""
+    )
+    layers = estimator.stages(share, parallelism)
+
+    def seconds(phases: str, end_phases: str) -> list[float]:
+        """Return the seconds of *phases* of each stage; of *end_phases* of the layers that are never recomputed."""
+        counts, first = _alike(estimator, "layers", layers, content)
+        each = {
+            key: sum(prices[key].seconds[phase] for phase in (end_phases if layer.kind in ENDS else phases))
+            for key, layer in first.items()
+        }
+        return [sum(count * each[key] for key, count in own.items()) for own in counts]
+
+    def of_stages() -> tuple[list[float], list[float], list[float]]:
+        """Return the seconds of a micro-batch on each stage: forward, backward if that is not split, and all."""
+        backward = "" if pipeline.splits else "B"
+        return seconds("F", "F"), seconds(backward, backward), seconds(pipeline.phases + again, pipeline.phases)
+
+    key = id(layers), id(prices), pipeline.phases, pipeline.splits, again
+    forwards, backwards, totals = estimator.once("seconds of stages", key, of_stages)
+    least = 0.0
+    for stages in pipeline.stages:
+        first = min(stages)
+        busy = derived.micro_batches * sum(totals[stage] for stage in stages)
+        least = max(least, sum(forwards[:first]) + busy + sum(backwards[:first]))
+    if not computing:
+        least = max(least, _gathering(estimator, variant, layers))
+    fixed = variant.software.load_seconds if share.optimizer_seconds is None else 0.0
+    return (least + fixed) * ALMOST
+
+
+def _gathering(estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer]]) -> float:
+    """Return the seconds of the gathers of parameters of rank 0 at least, which run one after the other.
+
+    The first one is left out: it is beside no other. 0 if their number or their groups do not follow from the method.
+    """
+    derived, data = variant.derived, variant.specification.parallelism.data
+    if not data.least_gathers or derived.replicas == 1 or derived.degree("cp") > 1:
+        return 0.0
+    layout, width = derived.layouts[0], BYTES[estimator.share(variant).precision]
+    network, own = estimator.network(derived), estimator.pipeline(variant.specification).stages[0]
+
+    def seconds() -> tuple[float, float]:
+        """Return the seconds of one gather of all layers, and of the longest of them."""
+        axis = Axis(layout.groups(REPLICAS))
+        weights = [Weights(layer.name, layer.tensors).over(REPLICAS) for stage in own for layer in stages[stage]]
+        counts = Counter(one.gathered(width) for one in weights if one.parameters)
+        gathers = {
+            nbytes: Collective(name="gather", kind="all_gather", over=REPLICAS, nbytes=nbytes) for nbytes in counts
+        }
+        each = {nbytes: network.plan(op, axis, axis.groups[0]).alone for nbytes, op in gathers.items()}
+        return sum(each[nbytes] * count for nbytes, count in counts.items()), max(each.values(), default=0.0)
+
+    degrees = tuple(layout.degrees.items())
+    once, longest = estimator.once("gathers", (id(stages), tuple(own), degrees, width), seconds)
+    return data.least_gathers * derived.micro_batches * once - longest
+
+
+def least_bytes(estimator: Estimator, variant: BuiltScenario) -> float:
+    """Return a lower bound of the memory of the tightest GPU: states, and activations of the passes in flight."""
+    pipeline = estimator.pipeline(variant.specification)
+    states, kept = _states(estimator, variant), _saved(estimator, variant)
+    least = 0.0
+    for stages, in_flight in zip(pipeline.stages, pipeline.in_flight, strict=True):
+        passes = min(in_flight, variant.derived.micro_batches * len(stages))
+        held = sum(states[stage] for stage in stages)
+        least = max(least, held + passes * min(kept[stage] for stage in stages))
+    return (least + variant.software.context_bytes) * ALMOST
+
+
+def _states(estimator: Estimator, variant: BuiltScenario) -> list[float]:
+    """Return the bytes of states that a GPU holds of each stage; equal layers share their tensors."""
+    parallelism, training, derived = variant.specification.parallelism, variant.specification.training, variant.derived
+    assert training is not None
+    share, data = estimator.share(variant), parallelism.data
+    layers = estimator.stages(share, parallelism)
+    dtype, divided = gradient_dtype(training, data, variant.software), tuple(data.sharded)
+    on_gpu, rule = _shares_on_gpu(training.offload), training.update_rule
+    # states are divided over all ranks with the same weights: those that share a sequence too
+    equal = derived.replicas * derived.degree("cp")
+
+    def of_layer(layer: Layer) -> float:
+        held = resident_states(layer.tensors, rule, share.precision, dtype)
+        return sum(on_gpu[name] * nbytes / (equal if name in divided else 1) for name, nbytes in held.items())
+
+    key = dtype, divided, tuple(on_gpu.values()), rule, equal
+    return _of_stages(estimator, "states", layers, key, of_layer)
+
+
+def _saved(estimator: Estimator, variant: BuiltScenario) -> list[float]:
+    """Return the bytes that a forward pass of each stage keeps at least."""
+    parallelism, training, size = variant.specification.parallelism, variant.specification.training, variant.derived
+    assert training is not None
+    share, how, samples = estimator.share(variant), training.recompute_method, size.micro_batch_size
+    layers = estimator.stages(share, parallelism)
+    if training.offload is not None and training.offload.activations != "none":
+        return [0.0] * len(layers)
+    before = dict(zip([layer.name for layer in share.layers[1:]], share.layers, strict=False))
+
+    def of_layer(layer: Layer) -> float:
+        return _kept(layer, before.get(layer.name), how, samples)
+
+    def alike(layer: Layer) -> Hashable:
+        """Return a key of the layer and of the one before it, whose output full recomputation keeps."""
+        return content(layer), content(before[layer.name]) if layer.name in before else None
+
+    return _of_stages(estimator, "saved", layers, (how, samples), of_layer, alike)
+
+
+def _of_stages(
+    estimator: Estimator,
+    what: str,
+    stages: list[list[Layer]],
+    on: Hashable,
+    of_layer: Callable[[Layer], float],
+    alike: Callable[[Layer], Hashable] = content,
+) -> list[float]:
+    """Return the sum of *of_layer* over each of *stages*, of layers that are *alike* found once.
+
+    *on*: what it depends on beside the layers.
+    """
+
+    def sums() -> list[float]:
+        counts, first = _alike(estimator, what, stages, alike)
+        each = {key: of_layer(layer) for key, layer in first.items()}
+        return [sum(count * each[key] for key, count in own.items()) for own in counts]
+
+    return estimator.once(what, (id(stages), on), sums)
+
+
+def _alike(
+    estimator: Estimator, what: str, stages: list[list[Layer]], alike: Callable[[Layer], Hashable]
+) -> tuple[list[Counter[Hashable]], dict[Hashable, Layer]]:
+    """Return how many layers of each key each stage has, and the first layer of each key; found once for *what*."""
+
+    def counted() -> tuple[list[Counter[Hashable]], dict[Hashable, Layer]]:
+        keys = [[alike(layer) for layer in own] for own in stages]
+        named = zip(chain.from_iterable(keys), chain.from_iterable(stages), strict=True)
+        first: dict[Hashable, Layer] = {}
+        for key, layer in named:
+            first.setdefault(key, layer)
+        return [Counter(own) for own in keys], first
+
+    return estimator.once("alike", (what, id(stages)), counted)
+
+
+def _shares_on_gpu(offload: Offload | None) -> Mapping[str, float]:
+    """Return the share of each category of states that stays on the GPU."""
+    kept = 1.0 - offload.optimizer_fraction if offload else 1.0
+    return {
+        name: kept if offload and getattr(offload, name) != "gpu" else 1.0
+        for name in ("parameters", "gradients", "optimizer")
+    }
+
+
+def _kept(layer: Layer, previous: Layer | None, recompute: str, samples: int) -> float:
+    """Return the bytes that the forward pass of *layer* over *samples* keeps at least."""
+    if recompute not in ("none", "selective", "operators", "full"):
+        return 0.0
+    if recompute == "full" and layer.kind not in ENDS:
+        return previous.input_bytes_of_next(samples) if previous else 0.0
+    again = recompute in ("selective", "operators")
+    return layer.activation_bytes(samples) - (layer.recomputable_bytes(samples) if again else 0.0)

@@ -1,0 +1,145 @@
+"""Equal replicas of a schedule on a regular cluster: flows are enumerated for one replica of each kind.
+
+The longest axis of the mesh cuts the ranks into *replicas*: those with one coordinate on it, or with a few that share
+servers. A communication lies within one replica, or it is *wide*, as are those of the axis itself. Two replicas are of
+one *kind* if their ranks have equal colours one by one, lie on equal servers that are connected equally, have the same
+communications, and if each of them takes part at the same place in the same wide communications, whose flows cross the
+same links of its servers.
+
+*Theorem.* Let links of servers carry flows of one replica and wide flows only, and let no load fill the cables above
+(`simulator.engine.folding.non_binding`). Then the partition of ranks, communications, flows and links by kind and by
+place in the replica is equitable, with each wide communication as a class of its own.
+
+*Proof.* All that a rank, a communication, a flow or a link of a replica is joined with lies in the replica or is wide,
+and both are compared by the kind. Every wide communication and flow is alone in its class.
+
+So colour refinement finds the same colours if it looks at one replica of each kind, and if a wide vertex counts each of
+its neighbours as often as there are replicas of its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clustersim.simulator.engine.folding.communications import CommunicationTable, GroupClass
+from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, mixed
+from clustersim.simulator.network.isomorphic_groups import Placement, relabelled_links, slots_of
+from clustersim.simulator.schedule.mesh import NOWHERE
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class MeshCut:
+    """Ranks cut into replicas. *replica*: by rank its replica. *place*: by rank its place in the replica. *grid*: the
+    ranks, of shape ``(replicas, places)``."""
+
+    replica: Indices
+    place: Indices
+    grid: Indices
+
+    def is_wide(self, group_class: GroupClass) -> bool:
+        """True if a communication of *group_class* has partners in several replicas."""
+        replica = self.replica[group_class.ranks]
+        return bool((replica != replica[:, :1]).any())
+
+
+def cut(table: CommunicationTable, servers: Indices) -> MeshCut | None:
+    """The ranks of *table* cut along their longest axis; *servers*: by rank its server, which is in one replica.
+
+    None if there is no such axis, or if servers cannot be divided equally.
+    """
+    count = len(servers)
+    axes = [axis for axis in table.schedule.mesh.axes.values() if len(axis.groups) and axis.lengths.sum() == count]
+    equal = [axis for axis in axes if (axis.lengths == axis.lengths[0]).all()]
+    longest = max(equal, key=lambda axis: int(axis.lengths[0]), default=None)
+    if longest is None:
+        return None
+    group, coordinate = longest.places(count)
+    if (group == NOWHERE).any():
+        return None
+    shared = len(np.unique(coordinate[servers == servers[np.argmin(coordinate)]]))
+    replicas, rest = divmod(int(longest.lengths[0]), shared)
+    if rest or replicas < 2:
+        return None
+    replica, place = coordinate // shared, coordinate % shared * len(longest.groups) + group
+    grid = np.empty((replicas, shared * len(longest.groups)), np.int64)
+    grid[replica, place] = np.arange(count)
+    owner = np.empty(servers.max() + 1, np.int64)
+    owner[servers] = replica
+    return MeshCut(replica, place, grid) if np.array_equal(owner[servers], replica) else None
+
+
+class Kinds:
+    """The kinds of the replicas of *cut*, as far as they are known: colours that grow with what is added."""
+
+    def __init__(self, cut: MeshCut, placement: Placement, ranks: Colours) -> None:
+        self.cut = cut
+        places = mixed(np.arange(cut.grid.shape[1], dtype=np.uint64))
+        self._colours: Colours = placement.patterns.astype(np.uint64)
+        self._colours += mixed(ranks[cut.grid] ^ places).sum(axis=1)
+
+    def add_inner(self, group_class: GroupClass) -> None:
+        """Add the communications of *group_class*, each of which lies in one replica."""
+        places = self.cut.place[group_class.ranks].astype(np.uint64)
+        salt = mixed(np.arange(places.shape[1], dtype=np.uint64) + np.uint64(group_class.start))
+        np.add.at(self._colours, self.cut.replica[group_class.ranks[:, 0]], mixed(mixed(places ^ salt).sum(axis=1)))
+
+    def add_wide(self, group_class: GroupClass, rows: Indices, crossed: Colours) -> None:
+        """Add the wide communications *rows* of *group_class*; *crossed*: by position a colour of the links crossed."""
+        ranks = group_class.ranks[rows]
+        numbers = mixed((group_class.start + rows).astype(np.uint64))[:, None]
+        colours = mixed(mixed(numbers ^ self.cut.place[ranks].astype(np.uint64)) ^ crossed)
+        np.add.at(self._colours, self.cut.replica[ranks], colours)
+
+    @cached_property
+    def numbers(self) -> Indices:
+        """By replica the number of its kind, in order of the first replica."""
+        _, first, which = np.unique(self._colours, return_index=True, return_inverse=True)
+        number = np.empty(len(first), np.int64)
+        number[np.argsort(first)] = np.arange(len(first))
+        return np.asarray(number[which])
+
+
+class Replicas:
+    """The replicas of *cut* by their *kinds*. *slots*: by replica the first links of its servers and switches.
+
+    *kept*: by rank, True in the first replica of a kind. *copies*: by rank, the number of replicas of its kind.
+    *stands_for*: by rank, the kept rank at its place. *cables*: by link of the cluster, True for links between
+    switches.
+    """
+
+    def __init__(self, cut: MeshCut, kinds: Indices, slots: Indices, cables: Flags) -> None:
+        self.cut, self._kinds, self._slots, self.cables = cut, kinds, slots, cables
+        self.first = firsts(kinds)
+        self.copies: Indices = np.bincount(kinds)[kinds][cut.replica]
+        self.stands_for: Indices = cut.grid[self.first[kinds][cut.replica], cut.place]
+        self.kept: Flags = self.stands_for == np.arange(len(cut.replica))
+
+    def inner_rows(self, group_class: GroupClass) -> Indices:
+        """The communications of *group_class* that lie in kept replicas."""
+        return np.flatnonzero(self.kept[group_class.ranks[:, 0]])
+
+    def everywhere_in_servers(self, links: Indices) -> Iterator[tuple[Indices, Indices]]:
+        """`everywhere` for *links* of servers of kept replicas."""
+        slots = self._slots[self.first]
+        owner = np.repeat(np.arange(len(slots)), slots.shape[1])
+        slot, _ = slots_of(links, slots.ravel())
+        yield from self.everywhere(self.cut.grid[self.first[owner[slot]], 0], links)
+
+    def everywhere(self, ranks: Indices, links: Indices) -> Iterator[tuple[Indices, Indices]]:
+        """For each kept replica: which of *links* flows of it cross, and the corresponding links in all of its kind.
+
+        *ranks*: by link, a rank of the replica. The second array has a row for each replica and a column for each link.
+        """
+        replica = self.cut.replica[ranks]
+        for number, first in enumerate(self.first.tolist()):
+            own = np.flatnonzero(replica == first)
+            if len(own):
+                like = self._slots[self._kinds == number]
+                yield own, relabelled_links(links[own], self._slots[first], like)

@@ -1,0 +1,1 @@
+"""Algorithms from files of MSCCL (XML) and MSCCL++ (JSON): read, proved on symbolic chunks, as steps; and written."""

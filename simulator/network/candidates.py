@@ -1,0 +1,342 @@
+"""A group on a cluster, with its transfers placed on links as flows; and the candidates for a communication of it,
+each one algorithm with one protocol: its steps on the links, with their latencies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+
+import numpy as np
+
+from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.hashing import Indices, distinct
+from clustersim.simulator.hardware.links import connection_limit
+from clustersim.simulator.network.plan import Flow
+from clustersim.simulator.network.rings_and_tori import group_of, torus_of
+from clustersim.simulator.network.routes import (
+    MOST_CHANNELS,
+    LinkLoad,
+    group_properties,
+    link_load,
+    nvlinks,
+    route,
+)
+from clustersim.simulator.network.step import Group, Step
+from clustersim.simulator.network.transport import NET, GroupProperties, Transport
+
+GROUPED = "all_to_all", "gather", "scatter"
+"""Collectives that are sends and receives of one group."""
+
+
+TREES = "tree", "nvls_tree"
+"""Algorithms that pass chunks up to a root and down from it."""
+
+
+class GroupTopology:
+    """A group of *devices* that communicates by *transport*. Routes, link loads and flows are found once and kept.
+
+    Without *cables* no transfer loads the cables between switches, of which a library knows nothing. *numbers*: those
+    of the devices in `Cluster.devices`, if they are known.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        devices: Sequence[str],
+        transport: Transport,
+        *,
+        cables: bool = True,
+        numbers: Indices | None = None,
+    ) -> None:
+        self.cluster, self.devices, self.transport, self.cables = cluster, tuple(devices), transport, cables
+        self.numbers = cluster.numbers(self.devices) if numbers is None else numbers
+        self._loads: dict[Hashable, LinkLoad] = {}
+        self._flows: dict[tuple[Hashable, ...], tuple[Flow, ...]] = {}
+        self._wholes: dict[tuple[Transport, int], tuple[list[float], float]] = {}
+        self._most: dict[Hashable, int] = {}
+        self._seconds_per_byte: dict[Flow, tuple[float, ...]] = {}
+
+    @cached_property
+    def without_cables(self) -> GroupTopology:
+        """The same group without the cables between switches."""
+        return GroupTopology(self.cluster, self.devices, self.transport, cables=False, numbers=self.numbers)
+
+    @cached_property
+    def group(self) -> Group:
+        """The servers, and the rings if the transport finds them."""
+        if self.transport.torus:
+            return torus_of(self.cluster, self.devices, self.numbers)
+        return group_of(self.cluster, self.devices, reorders=self.transport.reorders, numbers=self.numbers)
+
+    @cached_property
+    def properties(self) -> GroupProperties:
+        """The properties of the group on which the library's choice depends."""
+        return group_properties(self.cluster, self.devices, self.group.servers, self.rings)
+
+    @cached_property
+    def rings(self) -> int:
+        """The number of rings. Through a switch one ring stands for as many as the port has NVLinks."""
+        found, devices = self.group.channels, self.devices
+        if len(found) > 1 or len(self.group.servers) > 1 or self.group.dims:
+            return len(found)
+        path = route(self.cluster, devices[found[0][0]], devices[found[0][1]])
+        return nvlinks(self.cluster.links[path[0]]) if path else 1
+
+    @property
+    def channels(self) -> int:
+        """The number of channels that a collective may open. Each has a multiprocessor of its own."""
+        return min(self.transport.blocks * self.rings, MOST_CHANNELS)
+
+    def link_load(self, step: Step) -> LinkLoad:
+        """Return the load of *step* on the links, found once for all steps with the same transfers."""
+        key = step.transfers, step.in_switch
+        if key not in self._loads:
+            load = link_load(self.cluster, self.devices, step, self.numbers)
+            self._loads[key] = load if self.cables else load.without(self.cluster.cables)
+        return self._loads[key]
+
+    def flows(self, transport: Transport, step: Step, share: float, ceiling: float) -> tuple[Flow, ...]:
+        """Return the flows of *step*: one for all its transfers if they are coupled, else one each. The same objects
+        every time.
+
+        *share*: the part of the bandwidth available to *transport* that carries data. *ceiling*: the limit (bytes/s) of
+        all channels of a rank together.
+        """
+        key = transport, step.transfers, step.coupled, step.in_switch, share, ceiling
+        if key not in self._flows:
+            limit = min(ceiling / self.most(step), self._connections_limit(transport, step))
+            parts = [step] if step.coupled else [replace(step, transfers=(transfer,)) for transfer in step.transfers]
+            self._flows[key] = tuple(self._flow(transport, self.link_load(part), share, limit) for part in parts)
+        return self._flows[key]
+
+    def _connections_limit(self, transport: Transport, step: Step) -> float:
+        """The most (bytes/s) that the TCP connections of one transfer of *step* carry; infinite without TCP."""
+        if not self.properties.tcp or transport.blind:
+            return inf
+        load = self.link_load(step)
+        latencies = [latency for latency, _ in load.hops]
+        connections = transport.tcp_sockets * max(1, transport.blocks)
+        return connections * connection_limit(self.cluster.links, load.paths, latencies)
+
+    def most(self, step: Step) -> int:
+        """Return the most concurrent transfers that one position sends or receives.
+
+        Through a switch: the most copies on its link.
+
+        In a pipeline each lane counts once for what is added and once for what is passed on, however many the
+        receivers.
+        """
+        key = step.transfers, step.in_switch, step.pipelined, step.lanes, step.reduces
+        if key not in self._most:
+            self._most[key] = self._counted_most(step)
+        return self._most[key]
+
+    def _counted_most(self, step: Step) -> int:
+        if step.in_switch:
+            return round(max(self.link_load(step).crossings, default=1))
+        if step.pipelined:
+            lane = step.lane(np.arange(len(step.transfers)))
+            kinds = 2 * (int(lane.max()) + 1)
+            # by end of a transfer its stream: position, lane, and whether the receiver adds
+            streams = np.array(step.transfers).T * kinds + 2 * lane + np.broadcast_to(step.reduces, len(lane))
+            return max(int(np.bincount(distinct(end) // kinds).max()) for end in streams)
+        sends, receives = Counter(s for s, _ in step.transfers), Counter(r for _, r in step.transfers)
+        return max(*sends.values(), *receives.values())
+
+    def _flow(self, transport: Transport, on: LinkLoad, share: float, limit: float) -> Flow:
+        weights, alone = self._whole(transport, on)
+        return Flow(
+            on.links, on.crossings, on.links, tuple([w / share for w in weights]), min(alone * share, limit), limit
+        )
+
+    def _whole(self, transport: Transport, on: LinkLoad) -> tuple[list[float], float]:
+        """The weights and the rate of a flow if the whole bandwidth available to *transport* carries data."""
+        key = transport, id(on)
+        if key not in self._wholes:
+            distinct, places = self.cluster.links.distinct, self.cluster.links.which[list(on.links)].tolist()
+            each = {place: transport.link_efficiency(distinct[place]) for place in dict.fromkeys(places)}
+            weights = [crossings / each[place] for crossings, place in zip(on.crossings, places, strict=True)]
+            rates = (distinct[place].bandwidth / w for place, w in zip(places, weights, strict=True))
+            alone = min(rates, default=inf)
+            self._wholes[key] = weights, alone
+        return self._wholes[key]
+
+    def seconds_per_byte(self, step: Step, flow: Flow) -> tuple[float, ...]:
+        """Return the seconds for 1 byte of each transfer of *step*, on links that carry all of them as *flow*."""
+        if flow not in self._seconds_per_byte:
+            bandwidths = self.cluster.bandwidths[list(flow.links)].tolist()
+            taken = {n: w / bandwidth for n, w, bandwidth in zip(flow.links, flow.weights, bandwidths, strict=True)}
+            paths = self.link_load(step).paths
+            self._seconds_per_byte[flow] = tuple(
+                max([1 / flow.bound, *(taken[number] for number in path)]) for path in paths
+            )
+        return self._seconds_per_byte[flow]
+
+    def busy(self, flows: Sequence[Flow]) -> float:
+        """Return the seconds for 1 byte of every transfer if only these flows use the links."""
+        slowest = 1.0 / min(flow.alone for flow in flows)
+        if len(flows) == 1:
+            return slowest
+        taken: dict[int, float] = {}
+        for flow in flows:
+            for link, weight in zip(flow.links, flow.weights, strict=True):
+                taken[link] = taken.get(link, 0.0) + weight
+        return max([slowest, *(weight / self.cluster.links[link].bandwidth for link, weight in taken.items())])
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStep:
+    """A *step* on the links: *latency* seconds, then *flows*, which take *busy* seconds on idle links."""
+
+    step: Step
+    latency: float
+    flows: tuple[Flow, ...]
+    busy: float
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmCandidate:
+    """The *placed* steps of *algorithm* by *protocol*.
+
+    *base*: seconds paid once. *latency_factor* applies to all latency.
+    """
+
+    algorithm: str
+    protocol: str
+    placed: tuple[PlacedStep, ...]
+    base: float
+    latency_factor: float
+
+    @property
+    def seconds(self) -> float:
+        """Duration on idle links."""
+        latency = self.base + sum(one.latency for one in self.placed)
+        return self.latency_factor * latency + sum(one.busy for one in self.placed)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes of all transfers together."""
+        return sum(one.step.nbytes * one.step.repeat * len(one.step.transfers) for one in self.placed)
+
+
+def candidates(
+    transport: Transport, topology: GroupTopology, kind: str, choices: Mapping[str, Sequence[Step]], nbytes: float
+) -> Iterator[AlgorithmCandidate]:
+    """Yield each of *choices* (steps by algorithm) with each protocol that *transport* may use."""
+    for algorithm, steps in choices.items():
+        protocols = transport.usable_protocols(algorithm, topology.properties)
+        if algorithm == "direct":
+            protocols = transport.sized(protocols, max((step.nbytes for step in steps), default=0.0))
+        for protocol in protocols:
+            yield candidate(transport, topology, kind, algorithm, protocol, steps, nbytes)
+
+
+def candidate(
+    transport: Transport,
+    topology: GroupTopology,
+    kind: str,
+    algorithm: str,
+    protocol: str,
+    steps: Sequence[Step],
+    nbytes: float,
+) -> AlgorithmCandidate:
+    """Return the *steps* of a collective of *nbytes* by *algorithm* and *protocol*, with the costs of *transport*."""
+    properties = topology.properties
+    if transport.chains_by_rank and algorithm == "tree" and properties.servers != 2:
+        # NCCL judges a tree by half its bus bandwidth, but for two servers by what they carry inside
+        # (ncclTopoTuneModel)
+        steps = [part for step in steps for part in step.passes()]
+    correction = transport.correction(algorithm, protocol, nbytes)
+    share = transport.share(kind, algorithm, protocol, properties) * correction
+    pipelined = transport.pipeline_share(
+        algorithm, sum(step.repeat for step in steps if not (step.pipelined or step.continues))
+    )
+    ceiling = transport.ceiling(kind, algorithm, protocol, properties) * correction * pipelined
+
+    def placed(step: Step) -> PlacedStep:
+        load, flows = topology.link_load(step), topology.flows(transport, step, share, ceiling)
+        round_busy = topology.busy(flows) * step.nbytes
+        if transport.chains_by_rank and algorithm == "ring" and step.pipelined:
+            return PlacedStep(
+                step, transport.chain_estimate(algorithm, protocol, properties), flows, round_busy * step.repeat
+            )
+        seconds = {hop: transport.message(*hop, algorithm, protocol, properties) for hop in load.distinct_hops}
+        alphas = [seconds[hop] for hop in load.hops]
+        segments = transport.segments if properties.tcp else 0
+        if (transport.overlapped_latency or segments) and step.coupled and not step.pipelined:
+            chunk = transport.round_bytes.get((algorithm, protocol), inf) * max(1, transport.blocks)
+            betas = topology.seconds_per_byte(step, flows[0])
+            ready = [alpha + wire for alpha, (wire, _) in zip(alphas, load.hops, strict=True)] if segments else None
+            latency = step.exposed(alphas, betas, chunk, segments or transport.slices.get(algorithm, 1), ready)
+        else:
+            latency = step.latency(alphas)
+        if step.pipelined and transport.fills:
+            # the first chunks go up a tree before any comes down, so each way they have the links to themselves
+            for part in step.passes() if algorithm in TREES else [step]:
+                flow = topology.flows(transport, part, share, ceiling)[0]
+                latency += _filling(transport, topology, algorithm, protocol, part, flow)
+        if kind in GROUPED and transport.fills and not step.continues:
+            latency += round_busy * _in_flight(transport, topology, algorithm, protocol, step)
+        if kind == "all_to_all" and (algorithm, protocol) in transport.own_rate:
+            latency += step.nbytes * step.repeat / transport.own_rate[algorithm, protocol]
+        return PlacedStep(step, latency, flows, round_busy * step.repeat)
+
+    latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)
+    return AlgorithmCandidate(
+        algorithm,
+        protocol,
+        tuple(map(placed, steps)),
+        transport.base(algorithm, protocol, properties.link),
+        latency_factor,
+    )
+
+
+def _filling(
+    transport: Transport, topology: GroupTopology, algorithm: str, protocol: str, step: Step, flow: Flow
+) -> float:
+    """The seconds until a pipelined *step* has chunks on all its hops, and those that its rounds of chunks add.
+
+    A ring of the group stands for all its channels, which fill at once; a tree is one channel.
+    """
+    key, whole = (algorithm, protocol), step.nbytes * step.repeat
+    channels = max(1, transport.blocks * len(topology.group.channels) // step.lanes)
+    inside = across = step.nbytes
+    nic, link = topology.properties.nic, topology.properties.link
+    if key in transport.chunk_bytes:
+        inside = across = channels * transport.chunk(*key, whole / channels, step.rounds, nic=nic, link=link)
+    if key in transport.net_chunk_bytes:
+        across = channels * transport.chunk(*key, whole / channels, topology.properties.tree_steps, net=True)
+    hops = zip(topology.link_load(step).hops, topology.seconds_per_byte(step, flow), strict=True)
+    busy = [(across if hop == NET else inside) * beta for (_, hop), beta in hops]
+    rounds = whole / inside
+    filling = step.fill(busy) + transport.copies.get((algorithm, protocol), 0) * max(busy)
+    posted = _crossing(topology, step) * whole * channels / across
+    filling += posted * transport.post_seconds(protocol, topology.properties)
+    return filling + transport.round_latency.get((algorithm, protocol), 0.0) * rounds * step.lanes
+
+
+def _crossing(topology: GroupTopology, step: Step) -> int:
+    """The most transfers of *step* from and to other servers that one position takes part in."""
+    hops = topology.link_load(step).hops
+    ends = Counter(
+        end for transfer, (_, hop) in zip(step.transfers, hops, strict=True) if hop == NET for end in transfer
+    )
+    return max(ends.values(), default=0)
+
+
+def _in_flight(transport: Transport, topology: GroupTopology, algorithm: str, protocol: str, step: Step) -> float:
+    """The share of a rank's bytes that fill its channels' buffers before the first of them is copied out.
+
+    Grouped sends and receives have a power of two of channels.
+    """
+    key, across = (algorithm, protocol), topology.properties.servers > 1
+    copies, sizes = transport.copies.get(key, 0), transport.net_chunk_bytes if across else transport.chunk_bytes
+    if not copies or key not in sizes:
+        return 0.0
+    chunk = sizes[key][0]
+    channels = 1 << (topology.channels - 1).bit_length()
+    return copies * min(1.0, chunk * channels / (step.nbytes * topology.most(step)))

@@ -1,1 +1,0 @@
-"""Measurement of devices and links, and the fit of cost parameters to the measurements."""

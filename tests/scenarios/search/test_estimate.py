@@ -1,0 +1,144 @@
+"""The estimate beside the simulation, its bounds, and the prices of transfers."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from clustersim.scenarios import Scenario
+from clustersim.scenarios.alternatives.space import Space
+from clustersim.scenarios.run.running import communicator, simulated
+from clustersim.scenarios.search.estimator import Estimator
+from clustersim.scenarios.search.lower_bounds import least_bytes, least_seconds
+from clustersim.scenarios.search.planner import Planner
+from clustersim.scenarios.search.priced_transfers import Transfers
+from clustersim.simulator.schedule.ops import Collective, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from tests.scenarios.search.jobs import job
+
+SHIPPED = (
+    "dgx_a100_gpt2_xl_ddp",
+    "gpipe_vs_varuna",
+    "gpt2_xl_zero_zhores",
+    "gpt3_175b_1024a100",
+    "gpt_6_7b_64a100",
+    "hello",
+    "lecture_3d_32gpus",
+    "llama3_8b_fsdp_dgx_h100",
+    "naive_vs_ddp",
+    "zhores_resnet50_ddp",
+)
+"""Shipped scenarios; those of more than 1,024 GPUs are in tests/benchmarks/plan_estimates.py."""
+
+
+def errors(names: tuple[str, ...]) -> dict[str, float]:
+    """The relative error of the estimated step time by scenario and variant."""
+    found = {}
+    for name in names:
+        scenario = Scenario.load(name)
+        for variant, one in (scenario.variants or {name: scenario}).items():
+            estimate = Estimator(one).estimate(one)
+            assert estimate.seconds is not None
+            found[f"{name}: {variant}"] = estimate.seconds / one.run().timeline.step_time - 1
+    return found
+
+
+def test_estimates_of_shipped_scenarios_are_near_the_simulation() -> None:
+    found = [abs(error) for error in errors(SHIPPED).values()]
+    assert median(found) < 0.03
+    assert max(found) < 0.10
+
+
+def test_the_memory_of_an_estimate_is_that_of_check() -> None:
+    """The reserved memory is a little more: buffers of exchanges count as activations, which fragment."""
+    from clustersim.scenarios.build.memory_need import memory_need
+
+    for name in ("gpt_6_7b_64a100", "lecture_3d_32gpus"):
+        scenario = Scenario.load(name)
+        need = Estimator(scenario).estimate(scenario).need
+        checked = memory_need(scenario, scenario.schedule())
+        assert need.tensors == pytest.approx(checked.tensors, rel=1e-9)
+        assert checked.nbytes <= need.nbytes < 1.001 * checked.nbytes
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zero_bubble_h1", "looped_bfs", "interleaved"])
+def test_few_micro_batches_stand_for_many(schedule: str) -> None:
+    virtual = {"virtual_stages": 2} if schedule in ("interleaved", "looped_bfs") else {}
+    parallelism = {"pp": 2, "tp": 2, "schedule": schedule, **virtual}
+    scenario = job(parallelism=parallelism, training={"micro_batch_size": 1, "global_batch_size": 64})
+    assert scenario.derived.micro_batches == 32
+    estimate, result = Estimator(scenario).estimate(scenario), scenario.run()
+    assert estimate.seconds == pytest.approx(result.timeline.step_time, rel=0.01)
+    assert estimate.need.tensors == pytest.approx(result.memory.peak.nbytes, rel=0.03)  # type: ignore[attr-defined]
+
+
+def test_memory_alone_is_estimated_of_what_does_not_fit() -> None:
+    scenario = Scenario.load("gpt_6_7b_64a100")
+    estimate = Estimator(scenario).estimate(scenario, within=1e9)
+    assert estimate.seconds is None
+    assert estimate.need.nbytes > 1e9
+
+
+def test_bounds_are_below_the_estimates_of_all_candidates() -> None:
+    search = {
+        "tp": "auto",
+        "sequence_parallel": "auto",
+        "pp": "auto",
+        "schedule": ["1f1b", "interleaved", "gpipe", "zero_bubble_h1", "pipedream_2bw"],
+        "virtual_stages": "auto",
+        "data": "auto",
+        "micro_batch_size": [1, 4],
+        "recompute": ["none", "selective", "full"],
+    }
+    scenario = job(search, model={"attention": "unfused"})
+    space, estimator = Space(scenario), Estimator(scenario)
+    planner = Planner(scenario)
+    planner.bound(planner.candidates)
+    told = [one for one in planner.candidates if not planner.bounds[one.key].kind]
+    assert len(told) > 100
+    for candidate in told[::7]:
+        variant = space.variant(candidate)
+        estimate = estimator.estimate(variant)
+        assert estimate.seconds is not None
+        kernels = least_seconds(estimator, variant, computing=True)
+        assert 0 <= kernels <= least_seconds(estimator, variant) <= estimate.seconds
+        assert least_bytes(estimator, variant) <= estimate.need.nbytes
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_the_bound_of_fsdp_counts_its_gathers(pp: int) -> None:
+    # small micro-batches: the network is the bottleneck
+    training = {"micro_batch_size": 1, "global_batch_size": 64}
+    scenario = job(parallelism={"pp": pp, "data": {"method": "fsdp"}}, training=training)
+    estimator = Estimator(scenario)
+    estimate = estimator.estimate(scenario).seconds
+    assert estimate is not None
+    least = least_seconds(estimator, scenario)
+    assert least_seconds(estimator, scenario, computing=True) < 0.5 * estimate
+    assert 0.6 * estimate < least <= estimate
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_all_groups_of_an_axis_share_the_links(tp: int) -> None:
+    scenario = job(parallelism={"tp": tp})
+    mesh, network = scenario.schedule().mesh, communicator(scenario)
+    op = Collective(name="sum", kind="all_reduce", over="dp", nbytes=64e6)
+    timeline = simulated(scenario, Schedule(mesh, (Program("rank", (op,)),), (0,) * mesh.world_size))
+    group = mesh.axes["dp"].groups[0]
+    plan = Transfers(network).plan(op, mesh.axes["dp"], group)
+    assert plan.alone == pytest.approx(timeline.makespan, rel=1e-6)
+    alone = network.collective("all_reduce", "dp", group, 64e6).alone
+    assert plan.alone == pytest.approx(tp * alone, rel=0.05), "one NIC a node carries tp groups"
+
+
+def test_all_messages_between_two_stages_share_the_links() -> None:
+    scenario = job(parallelism={"tp": 4, "pp": 2})
+    mesh = scenario.schedule().mesh
+    send = Send(name="send", over="pp", peer=1, nbytes=64e6)
+    receive = Recv(name="receive", over="pp", peer=0, nbytes=64e6)
+    programs = (Program("sender", (send,)), Program("receiver", (receive,)))
+    timeline = simulated(scenario, Schedule(mesh, programs, tuple(mesh.axes["pp"].places(8)[1].tolist())))
+    plan = Transfers(communicator(scenario)).plan(send, mesh.axes["pp"], mesh.axes["pp"].groups[0])
+    assert plan.alone == pytest.approx(timeline.makespan, rel=1e-6)
