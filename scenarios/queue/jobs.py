@@ -37,8 +37,8 @@ class RunningJob:
     process: Process | None = None
 
     @property
-    def pace(self) -> float:
-        """Seconds for a unit of work now."""
+    def step_time(self) -> float:
+        """Seconds for a unit of work now: a step, or a second of a plain duration."""
         return self.alone * self.slowdown
 
     def expected_end(self, now: float) -> float:

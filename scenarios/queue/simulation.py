@@ -1,7 +1,7 @@
-"""The queue as SimPy processes: jobs arrive, the scheduler starts them, each runs at a pace that its neighbours change.
+"""The queue as SimPy processes: jobs arrive, the scheduler starts them, neighbours change the step time of a job.
 
 A process submits the jobs, one is the scheduler, which acts after all that happens at a moment, and each running job is
-one. A job whose neighbours change is interrupted: what it has done counts, and the rest goes on at the new pace.
+one. A job whose neighbours change is interrupted: what it has done counts, and the rest goes on with the new step time.
 """
 
 from __future__ import annotations
@@ -138,26 +138,26 @@ class QueueSimulation:
         self.running[job] = None
         job.slowdown = self.times.slowdown(job)
         job.process = self.env.process(self._execute(job))
-        self._change_paces(job.neighbours)
+        self._change_step_times(job.neighbours)
 
     def _execute(self, job: RunningJob) -> Steps:
         while job.left > 0:
-            job.since, pace = self.env.now, job.pace
+            job.since, step_time = self.env.now, job.step_time
             try:
-                yield self.env.timeout(job.left * pace)
+                yield self.env.timeout(job.left * step_time)
                 job.left = 0.0
             except Interrupt:
-                job.left = _left(job, pace, self.env.now)
+                job.left = _left(job, step_time, self.env.now)
         del self.running[job]
         self.free.give_back(job.nodes)
         self.ended[job.submission.number] = self._record(job, self.env.now)
         for other in job.neighbours:
             del other.neighbours[job]
-        self._change_paces(job.neighbours)
+        self._change_step_times(job.neighbours)
         self._change()
 
-    def _change_paces(self, jobs: Iterable[RunningJob]) -> None:
-        """Give *jobs*, and those that share links with them, the pace that they have beside their neighbours."""
+    def _change_step_times(self, jobs: Iterable[RunningJob]) -> None:
+        """Give *jobs*, and those that share links with them, the step time that they have beside their neighbours."""
         for job in joined(jobs):
             slowdown = self.times.slowdown(job)
             if slowdown != job.slowdown and job.process is not None and job.process is not self.env.active_process:
@@ -167,7 +167,7 @@ class QueueSimulation:
     def _record(self, job: RunningJob, end: float | None) -> JobRecord:
         """Return the record of *job*, which ended at *end*, or which runs."""
         submission, fabric = job.submission, self.free.fabric
-        left = job.left if end is not None else _left(job, job.pace, self.env.now)
+        left = job.left if end is not None else _left(job, job.step_time, self.env.now)
         count = len(job.nodes)
         held = sum(fabric.gpus[node] for node in job.nodes)
         return JobRecord(
@@ -200,6 +200,6 @@ class QueueSimulation:
         self.moments.append(moment)
 
 
-def _left(job: RunningJob, pace: float, now: float) -> float:
-    """Return the work of *job* that is left, if it ran at *pace* since it began or was interrupted."""
-    return max(0.0, job.left - (now - job.since) / pace) if pace else 0.0
+def _left(job: RunningJob, step_time: float, now: float) -> float:
+    """Return the work of *job* that is left, if a step took *step_time*, s, since it began or was interrupted."""
+    return max(0.0, job.left - (now - job.since) / step_time) if step_time else 0.0
