@@ -190,7 +190,7 @@ def _result() -> bytes:
 
 def _trace() -> bytes:
     """The first events of a trace, and what names its ranks."""
-    path = Path(__file__).parents[1] / "scenarios" / "explain" / "traces" / "ddp_sleep" / "rank0.json.gz"
+    path = Path(__file__).parents[2] / "scenarios" / "traced" / "ddp_sleep" / "rank0.json.gz"
     trace = json.loads(gzip.decompress(path.read_bytes()))
     return json.dumps({**trace, "traceEvents": trace["traceEvents"][:150]}).encode()
 

@@ -90,7 +90,7 @@ def printed(name: str) -> str:
                 f"$ clustersim {' '.join(CASES[name])}",
                 f"exit {status}",
                 out.getvalue(),
-                *_lasting(err.getvalue()),
+                *lasting(err.getvalue()),
                 *files,
             ]
         )
@@ -101,7 +101,7 @@ def printed(name: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip() + "\n"
 
 
-def _lasting(messages: str) -> list[str]:
+def lasting(messages: str) -> list[str]:
     """Messages that do not depend on the machine: all but progress and compilation."""
     passing = re.compile(r"^compiling|so far|\r")
     return [line for line in messages.splitlines() if not passing.search(line)]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clustersim.scenarios.commands.command_line import run
+from tests.golden.text import lasting
 
 pytest.importorskip("torch")
 
@@ -186,8 +187,9 @@ def test_a_killed_rank_is_reported_and_measurements_are_kept():
     os.kill(session(command.pid)[-1], signal.SIGKILL)
     _, err = command.communicate(timeout=60)
     assert command.returncode == 2
-    assert err.startswith(("rank 0 died (SIGKILL); the warm-up", "rank 1 died (SIGKILL); the warm-up"))
-    assert err.endswith(" had been measured: runs/tiny/measured_spans_*.csv\n")
+    (told,) = lasting(err)
+    assert told.startswith(("rank 0 died (SIGKILL); the warm-up", "rank 1 died (SIGKILL); the warm-up"))
+    assert told.endswith(" had been measured: runs/tiny/measured_spans_*.csv")
     assert Path("runs/tiny/measured_spans_0.csv").read_text().startswith("rank,")
     assert all_gone(command.pid)
 
@@ -206,7 +208,7 @@ def test_an_interrupt_from_the_terminal():
     command = started()
     os.killpg(command.pid, signal.SIGINT)
     _, err = command.communicate(timeout=60)
-    assert (command.returncode, err) == (130, "interrupted\n")
+    assert (command.returncode, lasting(err)) == (130, ["interrupted"])
     assert all_gone(command.pid)
 
 

@@ -12,6 +12,7 @@ from clustersim.scenarios.real_traces.run import run_of
 from clustersim.simulator.reading.yaml_and_json import read
 
 TRACES = Path(__file__).parent / "traces"
+RECORDED = Path(__file__).parents[3] / "scenarios" / "traced" / "ddp_sleep"
 
 
 def test_a_simulated_network_is_found_again(tmp_path, capsys):
@@ -39,7 +40,7 @@ def test_an_accelerator_from_products(tmp_path, capsys):
 
 
 def test_products_and_collectives_of_gloo_ranks(tmp_path):
-    run(["explain", str(TRACES / "ddp_sleep"), "--calibrate", str(tmp_path / "cal.yaml")])
+    run(["explain", str(RECORDED), "--calibrate", str(tmp_path / "cal.yaml")])
     data = read(tmp_path / "cal.yaml").data
     assert data["library"] == "gloo"
     assert data["cluster"]["gpus"] == 4

@@ -15,7 +15,7 @@ from clustersim.scenarios.real_traces.pieces_of_work import Call, Piece
 from clustersim.scenarios.real_traces.rank_trace import RankTrace, RealStep
 from clustersim.scenarios.real_traces.run import RealRun, run_of
 
-TRACES = Path(__file__).parent / "traces"
+RECORDED = Path(__file__).parents[3] / "scenarios" / "traced" / "ddp_sleep"
 RANKS, STEPS, LAYERS, OP = 4, 3, 10, 5e-3
 
 
@@ -95,7 +95,7 @@ def test_one_slow_operator_is_not_the_processor() -> None:
 
 
 def test_the_recorded_sleep_is_no_noise() -> None:
-    found = run_of([TRACES / "ddp_sleep"])
+    found = run_of([RECORDED])
     noise = Noise(found.traces)
     assert not hidden(found)
     # 28 ms in each step; operators of the other ranks vary by 8 to 18 ms a step

@@ -15,6 +15,7 @@ from clustersim.scenarios.real_traces.pieces_of_work import HOST, PHASES, Piece,
 from clustersim.scenarios.real_traces.run import run_of
 
 TRACES = Path(__file__).parent / "traces"
+RECORDED = Path(__file__).parents[3] / "scenarios" / "traced" / "ddp_sleep"
 MICRO = 1e-6
 
 
@@ -39,12 +40,12 @@ def step_of(events, number):
 
 @pytest.fixture(scope="module")
 def ddp():
-    return run_of([TRACES / "ddp_sleep"])
+    return run_of([RECORDED])
 
 
 def test_step_and_computation_are_those_of_the_raw_events(ddp):
     for trace in ddp.traces:
-        events = raw(TRACES / "ddp_sleep" / f"rank{trace.rank}.json.gz")
+        events = raw(RECORDED / f"rank{trace.rank}.json.gz")
         numbers = [step.number for step in trace.steps]
         spans = [step_of(events, number) for number in numbers]
         assert trace.step_time == pytest.approx(sum(duration for _, duration in spans) / len(spans) * MICRO)
@@ -59,7 +60,7 @@ def test_step_and_computation_are_those_of_the_raw_events(ddp):
 
 def test_exposed_communication_and_waits_are_those_of_the_raw_events(ddp):
     for trace in ddp.traces:
-        events = raw(TRACES / "ddp_sleep" / f"rank{trace.rank}.json.gz")
+        events = raw(RECORDED / f"rank{trace.rank}.json.gz")
         exposed = 0
         for step in trace.steps:
             begin, duration = step_of(events, step.number)

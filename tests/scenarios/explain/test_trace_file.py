@@ -15,7 +15,7 @@ from clustersim.scenarios.real_traces.run import run_of
 from clustersim.scenarios.real_traces.trace_file import read
 from clustersim.simulator.reading.errors import TraceError
 
-TRACES = Path(__file__).parent / "traces"
+RECORDED = Path(__file__).parents[3] / "scenarios" / "traced" / "ddp_sleep"
 KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1, "dur": 2}
 
 
@@ -122,7 +122,7 @@ def test_two_traces_of_one_rank_and_traces_of_two_runs(tmp_path):
 def test_a_damaged_trace_is_read_or_refused(tmp_path, seed):
     """Bytes of a real trace are overwritten at random places."""
     draws = random.Random(seed)
-    content = bytearray(gzip.decompress((TRACES / "ddp_sleep" / "rank0.json.gz").read_bytes())[:20_000])
+    content = bytearray(gzip.decompress((RECORDED / "rank0.json.gz").read_bytes())[:20_000])
     content += b"]}" if draws.random() < 0.5 else b""
     for _ in range(draws.randrange(4)):
         content[draws.randrange(len(content))] = draws.randrange(256)

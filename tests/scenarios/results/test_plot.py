@@ -7,7 +7,7 @@ import pytest
 
 from clustersim import Result, Scenario, SimulatorError
 from clustersim.scenarios.commands.command_line import run
-from clustersim.scenarios.results.run_folder import CHARTS, ONLY_OF_JOBS
+from clustersim.scenarios.results.run_folder import CHARTS, ONLY_OF_JOBS, ONLY_OF_QUEUES
 
 VARIED = {"variants": {"small": {"training.global_batch_size": 64}, "large": {"training.global_batch_size": 128}}}
 
@@ -22,7 +22,7 @@ def variants() -> Result:
     return Scenario.load("hello", VARIED).run()
 
 
-OF_OTHERS = ("repeats", "sweep", "steps", *ONLY_OF_JOBS)
+OF_OTHERS = ("repeats", "sweep", "steps", *ONLY_OF_JOBS, *ONLY_OF_QUEUES)
 """Charts that a single training step does not have."""
 
 

@@ -138,9 +138,12 @@ def test_a_faster_gpu_waits_for_its_host(tmp_path):
     assert 30 * MS < seconds(folder, cluster=on) < slow
 
 
-@pytest.mark.parametrize("name", ["h100_gpt2_compiled.json.gz", "ddp_sleep", "pipeline"])
-def test_recorded_steps_are_replayed_on_their_own_cluster(name):
-    replayed = scenario(STORED / name, workload={"trace": [str(STORED / name)], "collectives": "measured"}).run()
+RECORDED = Path(__file__).parents[3] / "scenarios" / "traced" / "ddp_sleep"
+
+
+@pytest.mark.parametrize("path", [STORED / "h100_gpt2_compiled.json.gz", RECORDED, STORED / "pipeline"])
+def test_recorded_steps_are_replayed_on_their_own_cluster(path):
+    replayed = scenario(path, workload={"trace": [str(path)], "collectives": "measured"}).run()
     assert replayed.timeline.step_time == pytest.approx(replayed.summary()["trace"]["step_time_s"], rel=0.03)
 
 
