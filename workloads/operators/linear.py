@@ -104,6 +104,11 @@ class Linear(Operator):
         return self.kept_bytes(samples) + samples * self.rows * self.outputs * BYTES[self.precision]
 
     @property
+    def stream_precision(self) -> str:
+        """The precision of its input and output, as the operators around it see them."""
+        return self.precision
+
+    @property
     def gathered_input_bytes(self) -> float:
         """Bytes of an element of its input, where ranks gather it."""
         return BYTES[self.precision]
@@ -178,7 +183,7 @@ class SummedProducts(Operator):
 
     def _added(self, samples: int, features: int) -> tuple[Kernel, ...]:
         """Sums of tensors of *features* a row: two are read, one is written."""
-        nbytes = 3 * samples * self.rows * features * BYTES[self.precision]
+        nbytes = 3 * samples * self.rows * features * BYTES[self.products[0].stream_precision]
         return (memory_bound(nbytes, precision=self.precision, operation=SUM),) * (len(self.products) - 1)
 
 
