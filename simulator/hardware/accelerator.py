@@ -147,7 +147,7 @@ class Software:
     joint_adapters: Flag = False
     """Queries, keys and values are one tensor with one adapter, and so are gate and up."""
     adapters: Literal["model", "fp32_beside_4_bits", "fp32"] = "model"
-    """In what LoRA's adapters are held beside a model of 16 bits: as the model, or in fp32, which autocast casts. Beside
+    """In what LoRA's adapters are held beside a model of 16 bits: as the model, or in fp32, cast by autocast. Beside
     bitsandbytes' weights of 4 bits the norms, tables and residual stream are then in fp32 too."""
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     """How ZeRO's stages 1 and 2 reduce gradients."""

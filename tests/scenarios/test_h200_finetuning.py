@@ -1,4 +1,4 @@
-"""Kernels of fine-tuning with PEFT and bitsandbytes on an H200: their number and their time, as torch's profiler saw them."""
+"""Kernels of fine-tuning by PEFT and bitsandbytes on an H200: their number and time, as torch's profiler saw them."""
 
 import csv
 from pathlib import Path

@@ -27,10 +27,10 @@ from clustersim.workloads.architectures.recomputation import reruns
 from clustersim.workloads.architectures.shape import LayerBlock, Mlp, SelfAttention, Shape
 from clustersim.workloads.operators.elementwise import dropout, tanh
 from clustersim.workloads.operators.embedding import embedding, vocabulary_parallel_embedding
+from clustersim.workloads.operators.frozen_weights import Upcast, quantised
 from clustersim.workloads.operators.grids.samples import of_samples
 from clustersim.workloads.operators.hyper_connections import added, mixed
 from clustersim.workloads.operators.linear import Linear, SharedInput, SummedOutput
-from clustersim.workloads.operators.lora import Upcast, quantised
 from clustersim.workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
 from clustersim.workloads.operators.low_precision import LowPrecision
 from clustersim.workloads.operators.model import Model, OperatorLayer

@@ -9,7 +9,8 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.pipeline_order import Order
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.memory.compute import compute
-from clustersim.workloads.operators.lora import EVERY, Gptq, Lora, Quantisation
+from clustersim.workloads.operators.frozen_weights import Gptq, Quantisation
+from clustersim.workloads.operators.lora import EVERY, Lora
 from clustersim.workloads.parallelism.ddp import data_parallel
 from clustersim.workloads.parallelism.fsdp import fsdp
 from clustersim.workloads.parallelism.tensor import sharded, tensor_parallel
