@@ -177,6 +177,11 @@ class SummedProducts(Operator):
         products = self.products[::-1]
         return tuple(kernel for one in products for kernel in one.named(one.backward_weights(samples)))
 
+    @property
+    def modules(self) -> int:
+        """The sum over the products."""
+        return sum(product.modules for product in self.products)
+
     def kept_beside_input(self, samples: int) -> float:
         """The sum over the products."""
         return sum(product.kept_beside_input(samples) for product in self.products)
