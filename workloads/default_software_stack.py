@@ -40,6 +40,7 @@ VERSIONS: Mapping[str, tuple[tuple[int, str], ...]] = {
     ),
     "deepspeed": ((0, "megatron_deepspeed_2021"), (2022, "megatron_deepspeed"), (2023, "deepspeed")),
     "zero": ((0, "megatron_deepspeed_2021"), (2022, "megatron_deepspeed"), (2023, "huggingface_deepspeed")),
+    "huggingface": ((0, "huggingface"), (2025, "huggingface_2025")),
 }
 """Stacks of a framework by the first year of which they are. torch has FlashAttention-2 since 2.2 (January 2024) and
 checkpoints that stop early since 2.1, Megatron Core is of 2023; of the others see their entries."""
@@ -57,6 +58,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "ddp_sdpa": ("ddp_compile",),
     "fsdp_sdpa": ("fsdp_compile",),
     "huggingface": ("ddp_sdpa",),
+    "huggingface_2025": ("ddp_sdpa",),
     "huggingface_deepspeed": ("deepspeed", "fsdp_sdpa"),
     "deepspeed": ("fsdp_sdpa", "megatron_deepspeed"),
     "megatron_2021": ("megatron_deepspeed",),

@@ -126,6 +126,8 @@ class Software:
     """Inputs gathered from the shards of a sequence are kept whole, not gathered again."""
     separate_gate: Flag = False
     """The two products of SwiGLU's input are two kernels, each with exchanges of its own."""
+    separate_qkv: Flag = False
+    """So are those of queries, keys and values where the model holds them in three tensors."""
     fp32_residual: Flag = False
     """A transformer of 16 bits keeps its residual stream in fp32."""
     padded: Flag = False
@@ -142,6 +144,11 @@ class Software:
     """Operands cast to 8 bits are kept for the backward pass, weights cast once a step; else all at each use."""
     accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
     """How gradients of micro-batches are added up."""
+    joint_adapters: Flag = False
+    """Queries, keys and values are one tensor with one adapter, and so are gate and up."""
+    adapters: Literal["model", "fp32_beside_4_bits", "fp32"] = "model"
+    """In what LoRA's adapters are held beside a model of 16 bits: as the model, or in fp32, cast by autocast. Beside
+    bitsandbytes' weights of 4 bits the norms, tables and residual stream are then in fp32 too."""
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     """How ZeRO's stages 1 and 2 reduce gradients."""
     zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"

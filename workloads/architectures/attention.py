@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.reading import lookup
 from clustersim.workloads.architectures.attention_keys import Window
 from clustersim.workloads.architectures.layer_parts import Parts, casts, first_product, plain_product, second_product
@@ -23,7 +24,15 @@ from clustersim.workloads.operators.attentions.core_attention import (
 )
 from clustersim.workloads.operators.attentions.indexed_attention import indexed_latent_attention
 from clustersim.workloads.operators.attentions.kernel_attention import KernelAttention
-from clustersim.workloads.operators.elementwise import Elementwise, output_gate, rms_norm, rotary
+from clustersim.workloads.operators.elementwise import (
+    CAST,
+    Elementwise,
+    TorchOperator,
+    composed,
+    output_gate,
+    rms_norm,
+    rotary,
+)
 from clustersim.workloads.operators.embedding import biased_scores
 from clustersim.workloads.operators.linear import Linear, SharedInput
 from clustersim.workloads.operators.operator import Operator
@@ -37,6 +46,9 @@ from clustersim.workloads.operators.sharded import (
     second_parallel,
 )
 
+OPERANDS = 3
+"""Of attention: queries, keys and values."""
+
 
 def attention_operators(shape: Shape) -> tuple[Operator, ...]:
     """The operators of attention, between its norm and its residual sum."""
@@ -44,7 +56,11 @@ def attention_operators(shape: Shape) -> tuple[Operator, ...]:
         return _latent_attention(shape, shape.attention.latent)
     columns, inner, output = attention_parts(shape)
     before = casts(shape, max(1, len(columns.splits)))
-    return (*before, column_parallel(columns, shape.cut), *inner, second_parallel(output, shape.cut))
+    if shape.software.separate_qkv and columns.splits:
+        first = column_parallel(SharedInput(columns.apart()), shape.cut, summed_first=False)
+    else:
+        first = column_parallel(columns, shape.cut)
+    return (*before, first, *inner, second_parallel(output, shape.cut))
 
 
 def attention_parts(shape: Shape) -> Parts:
@@ -64,14 +80,28 @@ def attention_parts(shape: Shape) -> Parts:
         kept_share=shape.kept_share,
     )
     rotated = round(own.rotary_share * rows * (queries + keys))
-    turned = (rotary(rotated, precision, fused=shape.fuses("rope")),)
+    turned = (rotary(rotated, shape.activation_precision, fused=shape.fuses("rope")),)
     output = Linear(rows, queries, shape.hidden_size, own.bias, precision)
     output = second_product(shape, output, {"projection": shape.hidden_size})
     columns = first_product(shape, columns, {"query": asked, "key": keys, "value": keys})
     position = turned if shape.embedding.positions == "rope" else ()
     # stacks that fuse the activation of an MLP fuse this gate too
     gate = (output_gate(rows * queries, precision, fused=shape.fuses("swiglu")),) * own.output_gate
-    return columns, (*_query_key_norms(shape), *position, *_core(shape), *_sinks(shape), *gate), output
+    return (
+        columns,
+        (*_query_key_norms(shape), *position, *_operand_casts(shape), *_core(shape), *_sinks(shape), *gate),
+        output,
+    )
+
+
+def _operand_casts(shape: Shape) -> tuple[Operator, ...]:
+    """The casts of wide queries, keys and values, which attention takes in 16 bits."""
+    if shape.activation_precision == shape.precision:
+        return ()
+    elements = shape.seq_length * shape.head_size * (shape.heads + 2 * shape.key_value_heads)
+    each = BYTES[shape.precision] + BYTES[shape.activation_precision]
+    casts = (TorchOperator(CAST, each, each, (OPERANDS, OPERANDS)),)
+    return (composed(elements, shape.precision, CAST, casts, 0.0),)
 
 
 def _sinks(shape: Shape) -> tuple[Operator, ...]:

@@ -202,7 +202,8 @@ class LoraKeys(Section):
 
     def lora(self) -> Lora:
         """The adapters."""
-        from clustersim.workloads.operators.lora import EVERY, Gptq, Lora, Quantisation
+        from clustersim.workloads.operators.frozen_weights import Gptq, Quantisation
+        from clustersim.workloads.operators.lora import EVERY, Lora
 
         targets = EVERY if self.targets == "all" else tuple(self.targets)
         packed = Gptq() if self.quantised == "gptq" else Quantisation(self.double_quantisation)

@@ -39,8 +39,8 @@ def norm_operator(shape: Shape) -> Operator:
 
 
 def casts(shape: Shape, products: int) -> tuple[Operator, ...]:
-    """The casts of a wide residual stream before so many *products*, none if it is not wide."""
-    if shape.residual_precision == shape.precision or _casts_fused(shape):
+    """The casts of a wide residual stream before so many *products*, none if it is not wide, or products cast it."""
+    if shape.residual_precision == shape.precision or _casts_fused(shape) or shape.prepared:
         return ()
     elements = shape.own_rows * shape.hidden_size
     return (on_the_sequence(cast(elements, shape.precision, shape.residual_precision, products), shape.cut),)
@@ -72,7 +72,9 @@ def first_product(shape: Shape, linear: Linear, sizes: Mapping[str, int] | None 
 def second_product(shape: Shape, linear: Linear, sizes: Mapping[str, int] | None = None) -> Linear:
     """The second product of a block; the gradient of its output is gathered from the sequence."""
     own = scaled(linear, shape.low, gradient_shards=_shards(shape))
-    return _adapted(shape, own, sizes or {}, by_rows=True)
+    # what attention returns has 16 bits, whatever the stream
+    wide = "projection" not in (sizes or {})
+    return _adapted(shape, own, sizes or {}, by_rows=True, wide=wide)
 
 
 def _shards(shape: Shape) -> int:
@@ -80,9 +82,20 @@ def _shards(shape: Shape) -> int:
     return 1 if shape.lora else shape.cut.sequence_shards
 
 
-def _adapted(shape: Shape, linear: Linear, sizes: Mapping[str, int], *, by_rows: bool = False) -> Linear:
-    fused = shape.fuses("bias_dropout_add")
-    return with_adapters(linear, shape.lora, sizes, shape.cut, fused=fused, by_rows=by_rows)
+def _adapted(
+    shape: Shape, linear: Linear, sizes: Mapping[str, int], *, by_rows: bool = False, wide: bool = True
+) -> Linear:
+    return with_adapters(
+        linear,
+        shape.lora,
+        sizes,
+        shape.cut,
+        fused=shape.fuses("bias_dropout_add"),
+        by_rows=by_rows,
+        fp32=shape.fp32_adapters,
+        wide=wide and shape.prepared,
+        joint=shape.software.joint_adapters,
+    )
 
 
 @singledispatch

@@ -71,7 +71,7 @@ def mlp_parts(shape: Shape) -> Parts:
 
 
 def _activation(shape: Shape, elements: int) -> Elementwise:
-    rule, precision = shape.saved, shape.precision
+    rule, precision = shape.saved, shape.activation_precision
     if shape.lora and not {"down"} & {*shape.lora.targets}:
         # no weight gradient needs the output
         rule = replace(rule, recompute=False)
@@ -84,7 +84,7 @@ def _activation(shape: Shape, elements: int) -> Elementwise:
 def gelu_operator(shape: Shape, elements: int) -> Elementwise:
     """An activation that is not gated, of so many *elements*."""
     written_out = shape.mlp.activation == "gelu_new" and not shape.fuses("gelu_new")
-    made = gelu(elements, shape.precision, written_out=written_out)
+    made = gelu(elements, shape.activation_precision, written_out=written_out)
     if shape.mlp.activation == "xielu":
         # slopes on either side of zero, which all ranks share (Huang and Schlag 2024, arXiv:2411.13010)
         slopes = parameter_tensors(1, 1)

@@ -13,6 +13,7 @@ from clustersim.workloads.blocks._block import Block, HiddenStates
 from clustersim.workloads.operators.attentions.context_parallel import ALONE, ContextCut
 from clustersim.workloads.operators.attentions.core_attention import AttentionKind, Latent
 from clustersim.workloads.operators.experts.experts import Experts
+from clustersim.workloads.operators.frozen_weights import Quantisation
 from clustersim.workloads.operators.lora import Lora
 from clustersim.workloads.operators.low_precision import LowPrecision
 from clustersim.workloads.operators.operator_names import Rule, fuses
@@ -245,7 +246,28 @@ class Shape:
     def residual_precision(self) -> str:
         """The precision of the residual stream, which layers pass on."""
         wide = self.software.fp32_residual and not self.lora and BYTES[self.precision] < BYTES["fp32"]
-        return "fp32" if wide else self.precision
+        return "fp32" if wide or self.prepared else self.precision
+
+    @property
+    def fp32_adapters(self) -> bool:
+        """True if adapters are held in fp32 beside a model of 16 bits."""
+        if not self.lora or BYTES[self.precision] == BYTES["fp32"]:
+            return False
+        how = self.software.adapters
+        return how == "fp32" or (how == "fp32_beside_4_bits" and self.lora.quantisation is not None)
+
+    @property
+    def prepared(self) -> bool:
+        """True if all that bitsandbytes does not hold in 4 bits is in fp32.
+
+        PEFT, utils/other.py, ``prepare_model_for_kbit_training``, which leaves GPTQ's models as they are.
+        """
+        return self.fp32_adapters and self.lora is not None and isinstance(self.lora.quantisation, Quantisation)
+
+    @property
+    def activation_precision(self) -> str:
+        """The precision of what lies between the products of a block: that of a wide stream if products return it."""
+        return self.residual_precision if self.prepared else self.precision
 
     @property
     def head_size(self) -> int:

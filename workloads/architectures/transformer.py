@@ -27,6 +27,7 @@ from clustersim.workloads.architectures.recomputation import reruns
 from clustersim.workloads.architectures.shape import LayerBlock, Mlp, SelfAttention, Shape
 from clustersim.workloads.operators.elementwise import dropout, tanh
 from clustersim.workloads.operators.embedding import embedding, vocabulary_parallel_embedding
+from clustersim.workloads.operators.frozen_weights import Upcast, quantised
 from clustersim.workloads.operators.grids.samples import of_samples
 from clustersim.workloads.operators.hyper_connections import added, mixed
 from clustersim.workloads.operators.linear import Linear, SharedInput, SummedOutput
@@ -208,6 +209,9 @@ def embedding_operators(shape: Shape) -> tuple[Operator, ...]:
     positions = (shape.embedding.position_rows or shape.whole_length) * learned
     tables = (shape.vocabulary, positions, shape.embedding.type_rows)
     vectors = embedding(tuple(filter(None, tables)), shape.seq_length, shape.hidden_size, shape.residual_precision)
+    if shape.prepared:
+        more = BYTES["fp32"] - BYTES[shape.precision]
+        vectors = replace(vectors, parameters=tuple(replace(one, copy_bytes=more) for one in vectors.parameters))
     norm = (norm_operator(shape),) if shape.embedding.norm else ()
     drop = (dropout(elements // cut.sequence_shards, shape.residual_precision),) if shape.dropout else ()
     return (vocabulary_parallel_embedding(vectors, cut, _sequence_bytes(shape)), *norm, *drop)
@@ -235,6 +239,8 @@ def head_operators(shape: Shape) -> tuple[Operator, ...]:
         hidden=False,
         padded=shape.software.padded_vocabulary,
     )
+    if shape.prepared and shape.lora and "head" not in shape.lora.whole:
+        logits = quantised(logits, Upcast())
     next_sentence = (Linear(1, hidden, 2, precision=precision, hidden=False),) if shape.head == "pretraining" else ()
     return (*before, *casts(shape, 1), *_logits_and_loss(shape, logits), *next_sentence)
 

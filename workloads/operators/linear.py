@@ -104,6 +104,11 @@ class Linear(Operator):
         return self.kept_bytes(samples) + samples * self.rows * self.outputs * BYTES[self.precision]
 
     @property
+    def stream_precision(self) -> str:
+        """The precision of its input and output, as the operators around it see them."""
+        return self.precision
+
+    @property
     def gathered_input_bytes(self) -> float:
         """Bytes of an element of its input, where ranks gather it."""
         return BYTES[self.precision]
@@ -172,13 +177,18 @@ class SummedProducts(Operator):
         products = self.products[::-1]
         return tuple(kernel for one in products for kernel in one.named(one.backward_weights(samples)))
 
+    @property
+    def modules(self) -> int:
+        """The sum over the products."""
+        return sum(product.modules for product in self.products)
+
     def kept_beside_input(self, samples: int) -> float:
         """The sum over the products."""
         return sum(product.kept_beside_input(samples) for product in self.products)
 
     def _added(self, samples: int, features: int) -> tuple[Kernel, ...]:
         """Sums of tensors of *features* a row: two are read, one is written."""
-        nbytes = 3 * samples * self.rows * features * BYTES[self.precision]
+        nbytes = 3 * samples * self.rows * features * BYTES[self.products[0].stream_precision]
         return (memory_bound(nbytes, precision=self.precision, operation=SUM),) * (len(self.products) - 1)
 
 

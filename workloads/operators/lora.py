@@ -1,187 +1,20 @@
 """Low-rank adapters (LoRA): y = x W^T + s (x A^T) B^T, where W is frozen and only A and B are trained.
 
 Hu et al. 2021, "LoRA" (arXiv:2106.09685, section 4.1). The frozen weights may be in 4 bits: Dettmers et al. 2023,
-"QLoRA" (arXiv:2305.14314, section 3); kernels as bitsandbytes has them (autograd/_functions.py, ``MatMul4Bit``: forward
-and backward pass each make a 16-bit copy of the weight). Or they are GPTQ's (Frantar et al. 2022, arXiv:2210.17323),
-trained by AutoGPTQ, which makes the copy by torch's own operators.
+"QLoRA" (arXiv:2305.14314), see `frozen_weights`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
 from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.operators.frozen_weights import FP32, Packed, QuantisedLinear, quantised
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.parameter import ParameterTensor, matrix
 from clustersim.workloads.operators.sharded import WHOLE, Cut
-
-ELEMENT = 0.5
-"""Bytes of an element without its scale."""
-
-BLOCK = 64
-"""Elements that share one scale (arXiv:2305.14314, section 3)."""
-
-SCALES = 256
-"""Scales of 8 bits that share one fp32 scale, with double quantisation (same section)."""
-
-FP32 = 4.0
-
-CONVERSION = Operation("conversion from 4 bits", "elementwise", "linear")
-
-
-GROUP = 128
-"""Elements that share one scale and one zero of GPTQ (arXiv:2210.17323, table 5, and AutoGPTQ's group_size)."""
-
-UNPACKED = (ELEMENT + 4, 4 + 1, 1 + 1, 1 + 1, 1 + 2)
-"""Bytes of an element that AutoGPTQ's operators move before each product: a shift that writes int32, a cast to int8, a
-mask, the zero taken off, the product with the scale (auto_gptq/nn_modules/qlinear/qlinear_cuda_old.py, ``forward``, of
-more than 128 rows without the order of activations). Scales and zeros stay in the cache."""
-
-ZEROS = 4
-"""Kernels that unpack the zeros, which are few: a shift, a cast, a sum, a mask."""
-
-
-class Packed(Protocol):
-    """Weights of 4 bits as a library holds and converts them."""
-
-    @property
-    def element_bytes(self) -> float:
-        """Bytes of an element with its share of the scales."""
-
-    @property
-    def keeps_copy(self) -> bool:
-        """True if the copy that the forward pass made waits for the backward pass; else that makes its own."""
-
-    def converted(self, elements: int, precision: str) -> tuple[Kernel, ...]:
-        """The kernels that write *elements* in *precision*."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gptq:
-    """Weights in 4 bits by GPTQ, each *group* of elements with a scale of 16 bits and a zero of 4.
-
-    >>> 8 * Gptq().element_bytes
-    4.15625
-    """
-
-    group: int = GROUP
-
-    @property
-    def element_bytes(self) -> float:
-        """Bytes of an element with its share of scale and zero."""
-        return ELEMENT + (BYTES["fp16"] + ELEMENT) / self.group
-
-    @property
-    def keeps_copy(self) -> bool:
-        """True: the copy is an input of torch.matmul, whose gradient needs it."""
-        return True
-
-    def converted(self, elements: int, precision: str) -> tuple[Kernel, ...]:
-        """Zeros first, then the passes of `UNPACKED`."""
-        zeros = sum(UNPACKED[:4]) * elements / self.group
-        return (
-            memory_bound(zeros, launches=ZEROS, operation=CONVERSION),
-            memory_bound(sum(UNPACKED) * elements, precision=precision, launches=len(UNPACKED), operation=CONVERSION),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Quantisation:
-    """Weights in 4 bits by bitsandbytes; with *double* the scales of blocks are quantised too, else they are fp32."""
-
-    double: bool = True
-
-    @property
-    def keeps_copy(self) -> bool:
-        """False."""
-        return False
-
-    @property
-    def scale_bytes(self) -> float:
-        """Bytes of scales for each element.
-
-        >>> round(8 * Quantisation().scale_bytes, 3), 8 * Quantisation(double=False).scale_bytes
-        (0.127, 0.5)
-        """
-        return (1.0 + FP32 / SCALES) / BLOCK if self.double else FP32 / BLOCK
-
-    @property
-    def element_bytes(self) -> float:
-        """Bytes of an element with its share of the scales."""
-        return ELEMENT + self.scale_bytes
-
-    def converted(self, elements: int, precision: str) -> tuple[Kernel, ...]:
-        """The kernels that write *elements* in *precision*: scales in fp32 first, if these are quantised too."""
-        scales = elements / BLOCK
-        first = scales * FP32 + elements * self.scale_bytes
-        second = elements * (ELEMENT + BYTES[precision]) + scales * FP32
-        unpacked = memory_bound(second, precision=precision, operation=CONVERSION)
-        return (memory_bound(first, operation=CONVERSION), unpacked) if self.double else (unpacked,)
-
-
-@dataclass(frozen=True)
-class QuantisedLinear(Linear):
-    """A frozen `Linear` with weights in 4 bits, of which each product reads a copy in *precision*.
-
-    The copy exists during the product only, or waits for the backward pass (`Packed.keeps_copy`).
-    """
-
-    frozen: bool = True
-    quantisation: Packed = Quantisation()
-
-    @property
-    def tensors(self) -> tuple[ParameterTensor, ...]:
-        """Weights take fewer bytes than the precision of the model has, where they are held and gathered."""
-        each = self.quantisation.element_bytes
-        less, every = each - BYTES[self.precision], 2 if self.bias else 1
-        return tuple(
-            one if place % every else replace(one, copy_bytes=less, gathered_bytes=each)
-            for place, one in enumerate(super().tensors)
-        )
-
-    def forward(self, samples: int) -> tuple[Kernel, ...]:
-        """The copy of the weight, and the product."""
-        return (*self._copy, *super().forward(samples))
-
-    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
-        """The copy once more unless it is kept, and the product."""
-        again = () if self.quantisation.keeps_copy else self._copy
-        return (*again, *super().backward_input(samples))
-
-    def kept_beside_input(self, samples: int) -> float:
-        """The copy, if it is kept."""
-        return self._copy_bytes if self.quantisation.keeps_copy else 0.0
-
-    def kept_bytes(self, samples: int) -> float:
-        """As `kept_beside_input`: no gradient needs the input."""
-        return self.kept_beside_input(samples)
-
-    @property
-    def keeps_inputs(self) -> bool:
-        """False: what it may keep is the copy."""
-        return False
-
-    def transient_bytes(self, phase: str, samples: int) -> float:
-        """The copy."""
-        return 0.0 if self.quantisation.keeps_copy else self._copy_bytes
-
-    @property
-    def _copy_bytes(self) -> float:
-        return float(self.inputs * self.outputs * BYTES[self.precision])
-
-    @property
-    def _copy(self) -> tuple[Kernel, ...]:
-        return self.quantisation.converted(self.inputs * self.outputs, self.precision)
-
-
-def quantised(linear: Linear, quantisation: Packed) -> QuantisedLinear:
-    """*linear*, frozen, with its weight in 4 bits."""
-    own = {one.name: getattr(linear, one.name) for one in fields(linear)}
-    return QuantisedLinear(**{**own, "frozen": True}, quantisation=quantisation)
-
 
 EVERY = ("qkv", "projection", "gate", "up", "down")
 """All linear maps of a layer. ``qkv``: the product that makes queries, keys and values."""
@@ -207,10 +40,10 @@ class Lora:
         >>> Lora(8, ("query", "value")).adapters({"query": 64, "key": 16, "value": 16}, apart=True)
         (Adapter(outputs=64, split=0), Adapter(outputs=16, split=2))
         """
-        if "qkv" in self.targets and "query" in sizes:
-            own = {0: sum(sizes.values())} if not apart else dict(enumerate(sizes.values()))
-        else:
-            own = {place: size for place, (name, size) in enumerate(sizes.items()) if name in self.targets}
+        every = "qkv" in self.targets and "query" in sizes
+        own = {place: size for place, (name, size) in enumerate(sizes.items()) if every or name in self.targets}
+        if own and not apart and len(own) == len(sizes):
+            own = {0: sum(sizes.values())}
         return tuple(Adapter(size, place) for place, size in own.items())
 
 
@@ -229,6 +62,8 @@ DROPOUT = Operation("dropout", "elementwise", "adapter")
 
 SCALE_AND_ADD = Operation("scale and add", "elementwise", "adapter")
 
+ADAPTER_CAST = Operation("cast", "elementwise", "adapter")
+
 
 @dataclass(frozen=True)
 class AdaptedLinear(Linear):
@@ -236,7 +71,9 @@ class AdaptedLinear(Linear):
 
     Each adapter is two products, h = A x and B h; B h is scaled and added to the output, by two kernels of torch or
     by one if it is *fused* (PEFT, tuners/lora/layer.py, ``Linear.forward``). The base keeps nothing for the backward
-    pass. An adapter keeps its input and h. With *drop* each adapter has an input of its own, dropped out.
+    pass. An adapter keeps its input and h. With *drop* each adapter has an input of its own, dropped out. In *fp32* its
+    factors are cast in each pass, and so are their gradients. Its input is then in fp32 for the dropout, and autocast
+    casts it back: PEFT casts that of a base in 16 bits (``_cast_input_dtype``), one in 4 bits may have it so already.
 
     Tensor parallelism cuts B of a product that is cut by columns, and A of one that is cut by rows (*by_rows*). Every
     rank of *cut* has the whole other factor, and its gradient is a sum over them (PEFT, tuners/lora/tp_layer.py). h or
@@ -250,7 +87,28 @@ class AdaptedLinear(Linear):
     drop: bool = False
     fused: bool = False
     by_rows: bool = False
+    fp32: bool = False
     cut: Cut = WHOLE
+
+    @property
+    def stream_precision(self) -> str:
+        """That of the base."""
+        return self.base.stream_precision
+
+    @property
+    def _casts_input(self) -> bool:
+        """True if the input of an adapter is cast to fp32 first."""
+        return self.fp32 and not isinstance(self.base, QuantisedLinear)
+
+    @property
+    def _width(self) -> int:
+        """Bytes of an element of an adapter's input, before its product."""
+        return BYTES["fp32"] if self._casts_input else BYTES[self.stream_precision]
+
+    @property
+    def _own_input(self) -> bool:
+        """True if each adapter has an input of its own: dropped out, or cast."""
+        return self.drop or self._width > BYTES[self.precision]
 
     @property
     def tensors(self) -> tuple[ParameterTensor, ...]:
@@ -305,12 +163,12 @@ class AdaptedLinear(Linear):
     def kept_bytes(self, samples: int) -> float:
         """The input, unless each adapter has one of its own, and `kept_beside_input`."""
         whole = samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
-        return (0.0 if self.drop or not self.keeps_input else whole) + self.kept_beside_input(samples)
+        return (0.0 if self._own_input or not self.keeps_input else whole) + self.kept_beside_input(samples)
 
     def kept_beside_input(self, samples: int) -> float:
-        """h of each adapter; with dropout its input, too, and the mask."""
+        """h of each adapter; its input, too, if that is its own, and the mask of a dropout."""
         width = BYTES[self.precision]
-        each = self.rank * width + (self.inputs * (width + MASK) if self.drop else 0)
+        each = self.rank * width + self.inputs * (width * self._own_input + MASK * self.drop)
         return float(samples * self.rows * each * len(self.adapters)) + self.base.kept_beside_input(samples)
 
     @property
@@ -328,28 +186,52 @@ class AdaptedLinear(Linear):
         return self.base.transient_bytes(phase, samples)
 
     def _forward(self, rows: int, adapter: Adapter) -> Iterator[Kernel]:
+        if self._casts_input:
+            yield self._cast(rows * self.inputs)
         if self.drop:
-            yield self._pass(DROPOUT, rows * self.inputs, 2, MASK)
+            yield self._dropout(rows)
+        if self._width > BYTES[self.precision]:
+            yield self._cast(rows * self.inputs)
+        yield from self._factors_cast(adapter)
         yield self._by(not self.by_rows, matmul(rows, self.rank, self.inputs, precision=self.precision))
         yield self._by(self.by_rows, matmul(rows, adapter.outputs, self.rank, precision=self.precision))
-        passes, launches = (3, 1) if self.fused else (5, 2)
-        yield self._pass(SCALE_AND_ADD, rows * adapter.outputs, passes, launches=launches)
+        width, stream = BYTES[self.precision], BYTES[self.stream_precision]
+        scaled, launches = (0, 1) if self.fused else (2 * width, 2)
+        each = scaled + width + 2 * stream
+        yield self._moved(SCALE_AND_ADD, rows * adapter.outputs * each, launches)
 
     def _backward(self, rows: int, adapter: Adapter) -> Iterator[Kernel]:
+        width, stream = BYTES[self.precision], BYTES[self.stream_precision]
+        if stream > width:
+            yield self._cast(rows * adapter.outputs)
         if not self.fused:
-            yield self._pass(SCALE_AND_ADD, rows * adapter.outputs, 2)
+            yield self._moved(SCALE_AND_ADD, rows * adapter.outputs * 2 * width)
         yield self._by(self.by_rows, matmul(rows, self.rank, adapter.outputs, precision=self.precision))
         yield self._by(not self.by_rows, matmul(rows, self.inputs, self.rank, precision=self.precision))
+        yield from self._factors_cast(adapter)
+        if self._width > width:
+            yield self._cast(rows * self.inputs)
         if self.drop:
-            yield self._pass(DROPOUT, rows * self.inputs, 2, MASK)
-        yield self._pass(SCALE_AND_ADD, rows * self.inputs, 3)
+            yield self._dropout(rows)
+        if self._casts_input:
+            yield self._cast(rows * self.inputs)
+        yield self._moved(SCALE_AND_ADD, rows * self.inputs * 3 * stream)
 
     def _by(self, whole: bool, product: Kernel) -> Kernel:
         """*product* by a factor that every rank has *whole*, or else a part of."""
         return replace(product, copies=self.cut.ranks) if whole else product
 
-    def _pass(self, operation: Operation, elements: int, passes: int, mask: int = 0, launches: int = 1) -> Kernel:
-        nbytes = elements * (passes * BYTES[self.precision] + mask)
+    def _factors_cast(self, adapter: Adapter) -> tuple[Kernel, ...]:
+        """Casts of A and B in fp32, or of their gradients."""
+        return (self._cast(self.rank * (self.inputs + adapter.outputs), 2),) * self.fp32
+
+    def _dropout(self, rows: int) -> Kernel:
+        return self._moved(DROPOUT, rows * self.inputs * (2 * self._width + MASK))
+
+    def _cast(self, elements: int, launches: int = 1) -> Kernel:
+        return self._moved(ADAPTER_CAST, elements * (FP32 + BYTES[self.precision]), launches)
+
+    def _moved(self, operation: Operation, nbytes: float, launches: int = 1) -> Kernel:
         return memory_bound(nbytes, precision=self.precision, launches=launches, operation=operation)
 
 
@@ -361,6 +243,7 @@ def adapted(
     drop: bool = False,
     fused: bool = False,
     by_rows: bool = False,
+    fp32: bool = False,
     cut: Cut = WHOLE,
 ) -> Linear:
     """*base*, a frozen linear map, with *adapters*; itself if there are none."""
@@ -375,22 +258,34 @@ def adapted(
         drop=drop,
         fused=fused,
         by_rows=by_rows,
+        fp32=fp32,
         cut=cut,
     )
 
 
 def with_adapters(
-    linear: Linear, lora: Lora | None, sizes: Mapping[str, int], cut: Cut, *, fused: bool, by_rows: bool = False
+    linear: Linear,
+    lora: Lora | None,
+    sizes: Mapping[str, int],
+    cut: Cut,
+    *,
+    fused: bool,
+    by_rows: bool = False,
+    fp32: bool = False,
+    wide: bool = False,
+    joint: bool = False,
 ) -> Linear:
     """*linear*, a product of a layer, as *lora* fine-tunes it; unchanged if that is None.
 
     *sizes*: its outputs by the name of the target; empty if it is none. *fused*: sums are part of one kernel with what
-    they follow. *by_rows*: tensor parallelism cuts it by rows. Raises `ScenarioError` for a cut that is not known.
+    they follow. *by_rows*: tensor parallelism cuts it by rows. *fp32*: adapters are. *wide*: so are input and output of
+    a product in 4 bits. *joint*: several outputs are one tensor. Raises `ScenarioError` for a cut that is not known.
     """
     if lora is None:
         return linear
     if cut.grid or cut.by_columns:
         raise ScenarioError("lora is known of tp as Megatron-LM cuts layers; give one degree, and no tp_split")
-    base = quantised(linear, lora.quantisation) if lora.quantisation else replace(linear, frozen=True)
-    adapters = lora.adapters(sizes, apart=bool(linear.splits))
-    return adapted(base, adapters, lora.rank, drop=lora.drop, fused=fused, by_rows=by_rows, cut=cut)
+    packed = lora.quantisation
+    base = quantised(linear, packed, wide=wide) if packed else replace(linear, frozen=True)
+    adapters = lora.adapters(sizes, apart=bool(linear.splits) and not joint)
+    return adapted(base, adapters, lora.rank, drop=lora.drop, fused=fused, by_rows=by_rows, fp32=fp32, cut=cut)

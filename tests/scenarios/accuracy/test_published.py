@@ -27,6 +27,7 @@ ROWS = {
     "libai_megatron_v100": 13,
     "maxtext_v5p": 8,
     "megascale_175b": 16,
+    "h200_finetuning": 28,
     "megascale_ablation": 9,
     "megascale_moe": 5,
     "megatron_sc21_weak_scaling": 10,

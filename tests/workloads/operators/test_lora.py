@@ -9,7 +9,8 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.pipeline_order import Order
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.memory.compute import compute
-from clustersim.workloads.operators.lora import EVERY, Gptq, Lora, Quantisation
+from clustersim.workloads.operators.frozen_weights import Gptq, Quantisation
+from clustersim.workloads.operators.lora import EVERY, Lora
 from clustersim.workloads.parallelism.ddp import data_parallel
 from clustersim.workloads.parallelism.fsdp import fsdp
 from clustersim.workloads.parallelism.tensor import sharded, tensor_parallel
@@ -199,7 +200,7 @@ def test_a_quantised_weight_is_converted_before_each_product():
     for phase in ("forward", "backward_input"):
         more = [sum(kernel.nbytes for kernel in getattr(layer, phase)(1)) for layer in (plain, made)]
         scales = products / 64
-        assert more[1] - more[0] == pytest.approx(products * 2.5 + scales * (1 + 4 + 4 + 4 / 256))
+        assert more[1] - more[0] == pytest.approx(products * 2.5 + scales * (1 + 4 + 8 + 4 + 4 / 256))
     assert made.transient_bytes("F", 1) == max(plain.transient_bytes("F", 1), 2 * 4 * 768**2)
 
 
@@ -306,7 +307,10 @@ def test_launch_files_refuse_what_they_do_not_say(target):
 
 
 def test_a_scenario_runs_and_quantisation_costs_time_and_saves_memory():
-    plain, four = scenario(targets="all").run().summary(), scenario(targets="all", quantised="nf4").run().summary()
+    held = {"software": {"preset": "huggingface", "adapters": "model"}}
+    plain, four = (
+        scenario(targets="all", **more).changed(held, "adapters").run().summary() for more in ({}, {"quantised": "nf4"})
+    )
     assert four["step_time_s"] > plain["step_time_s"]
     saved = plain["memory"]["peak_bytes"] - four["memory"]["peak_bytes"]
     products = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
@@ -350,3 +354,45 @@ def test_the_stream_of_a_frozen_model_in_16_bits_has_16_bits():
     wide = model("llama2_7b", "bf16").with_software(Software(fp32_residual=True))
     assert wide.shape.residual_precision == "fp32"
     assert wide.reshaped(lora=Lora(8, EVERY)).shape.residual_precision == "bf16"
+
+
+def launches(made):
+    layer = made.layers[1]
+    passes = layer.forward(1), (*layer.backward_input(1), *layer.backward_weights(1))
+    return [sum(kernel.launches for kernel in kernels) for kernels in passes]
+
+
+def test_adapters_in_fp32_are_cast_around_their_products():
+    """Forward: the input to fp32 and back, A and B; backward the same of their gradients: four kernels an adapter."""
+    stack = Software(adapters="fp32", fused=False)
+    narrow, wide = (
+        tuned("llama2_7b", Lora(8, EVERY, drop=True)).with_software(one) for one in (Software(fused=False), stack)
+    )
+    assert [b - a for a, b in zip(launches(narrow), launches(wide), strict=True)] == [4 * 7, 4 * 7]
+    assert wide.shape.residual_precision == "bf16"
+
+
+def test_beside_bitsandbytes_weights_all_else_is_in_fp32():
+    """The tables and the stream; the head is cast for its product, and AutoGPTQ's models are left as they are."""
+    stack = Software(adapters="fp32_beside_4_bits", fused=False)
+    packed, other = (
+        tuned("llama2_7b", Lora(8, EVERY, quantisation=one)).with_software(stack) for one in (Quantisation(), Gptq())
+    )
+    assert packed.shape.residual_precision == "fp32"
+    assert other.shape.residual_precision == "bf16"
+    tables = [tensor for layer in (packed.layers[0], packed.layers[-1]) for tensor in layer.tensors if tensor.rows]
+    assert [tensor.copy_bytes for tensor in tables] == [2, 2]
+    shape = packed.shape
+    more = packed.layers[-1].activation_bytes(1) - other.layers[-1].activation_bytes(1)
+    norm = shape.seq_length * shape.hidden_size * 2  # what the norm's weight multiplies is wider
+    assert more == 2 * shape.vocab_size * shape.hidden_size + norm
+
+
+def test_megatron_has_one_adapter_for_queries_keys_and_values():
+    """It holds them in one tensor, and gate and up in another: A once, B of all outputs."""
+    rank, whole = 16, model("llama2_7b", "bf16").shape
+    apart, joint = (
+        tuned("llama2_7b", Lora(rank, EVERY)).with_software(Software(joint_adapters=one)) for one in (False, True)
+    )
+    less = rank * (2 + 1) * whole.hidden_size
+    assert apart.trainable_parameters - joint.trainable_parameters == whole.num_layers * less
