@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, Kernel
+from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, OPERAND_BYTES, Kernel
 from clustersim.simulator.hardware.matrix_products import Tiling, one_product
 from clustersim.simulator.hardware.slowest import expected_maximum
 from clustersim.simulator.reading.dataclass_keys import Key
@@ -51,6 +51,27 @@ OF_CLOCKS = (
     "exponentials",
 )
 """What scales with the clock of an `Accelerator`."""
+
+ATTENTION_TILE = 128
+"""Rows and features of a tile of which `Accelerator.attention_start` is the time: rows of a block of FlashAttention-2
+and cuDNN, features of a common head."""
+
+ATTENTION_COLUMNS = 1056
+"""Scores of a row at which the shares of fused attention hold: those of 2,048 causal positions, where most runs of the
+fit to the A100 are, with half a tile (`core_attention.TILE`)."""
+
+CUDNN_COLUMNS = 4128
+"""The same of cuDNN's: 8,192 causal positions, the middle of those that were measured."""
+
+POWER_SHARE, POWER_SECONDS = 0.084, 0.05
+"""What products take from the clock of other kernels in a step (1 - 0.916, as on the A100), and about how long a GPU
+averages its power: a kernel that lasts longer has a clock of its own. FlashAttention-2 on one H200 (torch 2.11) kept
+326 TFLOP/s backward over ten seconds, and in a step between products lost 14 % in kernels of 2 to 5 ms."""
+
+BLOCK_ACCESSES = 5.4e9
+"""Elements a second that one SM reads and writes for a kernel with one block of threads for each channel. Measured on
+one H200 (torch 2.11, cuDNN): the 53 batch norms of ResNet-50 with contiguous images, 2.84e9 elements of 256 samples,
+take 13.9 ms forward (3 accesses) and 24.5 ms backward (5) in fp16, and 13.8 and 27.5 ms in fp32."""
 
 OPERATOR_SECONDS = 8e-6
 """Host time of an eager operator of PyTorch, dispatched from Python: 5 to 10 us (the `launch` of the stack ``ddp``)."""
@@ -241,6 +262,15 @@ class Accelerator:
     """The same of the products alone, of kernels made for this GPU; None: there are none."""
     cudnn_attention_backward: Fraction | None = None
     """The same in the backward pass."""
+    attention_start: Time = 0.0
+    """SM time of each tile of `ATTENTION_TILE` rows and features of fused attention beside its scores: its first loads,
+    its last stores. The shares hold at `ATTENTION_COLUMNS` scores a row; fewer are slower, more are faster."""
+    attention_backward_start: Time = 0.0
+    """The same in the backward pass."""
+    cudnn_attention_start: Time = 0.0
+    """The same of kernels made for this GPU; their shares hold at `CUDNN_COLUMNS`."""
+    cudnn_attention_backward_start: Time = 0.0
+    """The same in the backward pass."""
     exponentials: Number = 0.0
     """Exponentials a second and SM, of which each score of those kernels takes one beside; 0: they are free."""
     spread: Number = 0.0
@@ -337,7 +367,11 @@ class Accelerator:
 
     def memory_seconds(self, kernel: Kernel) -> float:
         """Return the time in which *kernel* reads and writes its bytes, s."""
-        return kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
+        seconds = kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
+        if kernel.blocks and self.sms:
+            rate = min(kernel.blocks, self.sms) * BLOCK_ACCESSES
+            seconds = max(seconds, kernel.nbytes / OPERAND_BYTES[kernel.precision] / rate)
+        return seconds
 
     def _product_peak(self, kernel: Kernel, software: Software | None) -> float:
         """Return the dense peak for a product, FLOP/s.
@@ -366,10 +400,24 @@ class Accelerator:
         own = self.cudnn_attention_backward if backward else self.cudnn_attention_efficiency
         if software.cudnn_attention and own:
             scores = prod(kernel.shape[:3]) / EXECUTED[kernel.attention]
-            return products / own + (scores / (self.exponentials * self.sms) if self.exponentials else 0.0)
+            seconds = products / own + (scores / (self.exponentials * self.sms) if self.exponentials else 0.0)
+            start = self.cudnn_attention_backward_start if backward else self.cudnn_attention_start
+            return self._with_starts(kernel, seconds, start, CUDNN_COLUMNS)
         if backward:
-            return products / (self.attention_backward * software.flash_backward)
-        return products / (self.attention_efficiency * software.flash_forward)
+            share, start = self.attention_backward * software.flash_backward, self.attention_backward_start
+        else:
+            share, start = self.attention_efficiency * software.flash_forward, self.attention_start
+        seconds = self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS)
+        # half as fast as this GPU's own kernels, they leave its power limit alone
+        return seconds * (1.0 - POWER_SHARE * seconds / (seconds + POWER_SECONDS)) if own else seconds
+
+    def _with_starts(self, kernel: Kernel, seconds: float, start: float, columns: int) -> float:
+        """Return *seconds* of fused attention, which hold at *columns* scores a row, with the *start* of each tile."""
+        assert kernel.shape is not None
+        _, _, own, _ = kernel.shape
+        features = prod(kernel.shape) / own / EXECUTED[kernel.attention]
+        starts = start * features / (ATTENTION_TILE**2 * self.sms)
+        return max(seconds + starts * (1.0 - own / columns), 0.5 * seconds)
 
     def _of_products(self, precision: str) -> tuple[float, float]:
         """Return the efficiency and the half depth of products. Convolutions in fp32 say tf32 (`Kernel`)."""
