@@ -63,10 +63,10 @@ fit to the A100 are, with half a tile (`core_attention.TILE`)."""
 CUDNN_COLUMNS = 4128
 """The same of cuDNN's: 8,192 causal positions, the middle of those that were measured."""
 
-POWER_SHARE, POWER_SECONDS = 0.084, 0.05
-"""What products take from the clock of other kernels in a step (1 - 0.916, as on the A100), and about how long a GPU
-averages its power: a kernel that lasts longer has a clock of its own. FlashAttention-2 on one H200 (torch 2.11) kept
-326 TFLOP/s backward over ten seconds, and in a step between products lost 14 % in kernels of 2 to 5 ms."""
+POWER_SECONDS = 0.05
+"""About how long a GPU averages its power, s: the clock of a kernel that lasts longer is its own, that of shorter ones
+follows from all that run between them. A first estimate; in a step of products and FlashAttention-2 on one H200 (torch
+2.11) kernels of 2 to 5 ms took 16 % longer than alone."""
 
 BLOCK_ACCESSES = 5.4e9
 """Elements a second that one SM reads and writes for a kernel with one block of threads for each channel. Measured on
@@ -267,6 +267,8 @@ class Accelerator:
     its last stores. The shares hold at `ATTENTION_COLUMNS` scores a row; fewer are slower, more are faster."""
     attention_backward_start: Time = 0.0
     """The same in the backward pass."""
+    attention_burst: Number = 1.0
+    """Speed of long kernels of that attention over short ones in a step, if the power limit does not bind them."""
     cudnn_attention_start: Time = 0.0
     """The same of kernels made for this GPU; their shares hold at `CUDNN_COLUMNS`."""
     cudnn_attention_backward_start: Time = 0.0
@@ -408,8 +410,8 @@ class Accelerator:
         else:
             share, start = self.attention_efficiency * software.flash_forward, self.attention_start
         seconds = self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS)
-        # half as fast as this GPU's own kernels, they leave its power limit alone
-        return seconds * (1.0 - POWER_SHARE * seconds / (seconds + POWER_SECONDS)) if own else seconds
+        # the longer it lasts, the less do products beside it take from its clock
+        return seconds * (1.0 - (1.0 - 1.0 / self.attention_burst) * seconds / (seconds + POWER_SECONDS))
 
     def _with_starts(self, kernel: Kernel, seconds: float, start: float, columns: int) -> float:
         """Return *seconds* of fused attention, which hold at *columns* scores a row, with the *start* of each tile."""
