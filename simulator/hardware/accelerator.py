@@ -60,6 +60,10 @@ ATTENTION_COLUMNS = 1056
 """Scores of a row at which the shares of fused attention hold: those of 2,048 causal positions, where most runs of the
 fit to the A100 are, with half a tile (`core_attention.TILE`)."""
 
+FLASH_2_BACKWARD = 2.0
+"""Speed of FlashAttention-2 in the backward pass, relative to the first, as the software stacks have it (abstract of
+arXiv:2307.08691); forward it counts as the first."""
+
 CUDNN_COLUMNS = 4128
 """The same of cuDNN's: 8,192 causal positions, the middle of those that were measured."""
 
@@ -135,6 +139,9 @@ class Software:
     gradient_buffers: Literal["copies", "two", "half", "none", "averaged"] = "copies"
     """Memory of gradient buckets beside the gradients: copies of all, two buckets, half (16-bit copies of fp32), none,
     or averaged (none, and the reduction divides, which costs nothing)."""
+    fsdp_units: Literal["none", "flat", "tensors"] = "none"
+    """What FSDP copies around the exchanges of a unit: gradients into a flat one (flat), or parameters to tensors of
+    their own and gradients to the buffer of the reduction (tensors)."""
     scatter_gather: Flag = False
     """Ranks that hold the same boundary between stages send one part each, and the receivers gather."""
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "shifted", "with_metrics", "chunked"] = ""
@@ -405,21 +412,37 @@ class Accelerator:
             seconds = products / own + (scores / (self.exponentials * self.sms) if self.exponentials else 0.0)
             start = self.cudnn_attention_backward_start if backward else self.cudnn_attention_start
             return self._with_starts(kernel, seconds, start, CUDNN_COLUMNS)
-        if backward:
-            share, start = self.attention_backward * software.flash_backward, self.attention_backward_start
+        return self._flash_arithmetic(kernel, products, software)
+
+    def _flash_arithmetic(self, kernel: Kernel, products: float, software: Software) -> float:
+        """Return the seconds of FlashAttention-2, scaled to the kernels of *software*; *products*: at the peak.
+
+        Those made for this GPU are taken at one rate, that at `CUDNN_COLUMNS`: the ratios to FlashAttention-2 hold
+        there, and neither the start of a tile nor the power limit is known of them.
+        """
+        if kernel.attention == "backward":
+            share, start = self.attention_backward * FLASH_2_BACKWARD, self.attention_backward_start
+            speed = software.flash_backward / FLASH_2_BACKWARD
         else:
-            share, start = self.attention_efficiency * software.flash_forward, self.attention_start
-        seconds = self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS)
+            share, start, speed = self.attention_efficiency, self.attention_start, software.flash_forward
+        if software.flash_forward > 1.0 or software.flash_backward > FLASH_2_BACKWARD:
+            return self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS, CUDNN_COLUMNS) / speed
+        seconds = self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS) / speed
         # the longer it lasts, the less do products beside it take from its clock
         return seconds * (1.0 - (1.0 - 1.0 / self.attention_burst) * seconds / (seconds + POWER_SECONDS))
 
-    def _with_starts(self, kernel: Kernel, seconds: float, start: float, columns: int) -> float:
-        """Return *seconds* of fused attention, which hold at *columns* scores a row, with the *start* of each tile."""
+    def _with_starts(
+        self, kernel: Kernel, seconds: float, start: float, columns: int, taken: int | None = None
+    ) -> float:
+        """Return *seconds* of fused attention, which hold at *columns* scores a row, with the *start* of each tile.
+
+        *taken*: scores of a row in place of its own.
+        """
         assert kernel.shape is not None
-        _, _, own, _ = kernel.shape
+        own = kernel.shape[2]
         features = prod(kernel.shape) / own / EXECUTED[kernel.attention]
         starts = start * features / (ATTENTION_TILE**2 * self.sms)
-        return max(seconds + starts * (1.0 - own / columns), 0.5 * seconds)
+        return max(seconds + starts * own * (1.0 / (taken or own) - 1.0 / columns), 0.5 * seconds)
 
     def _of_products(self, precision: str) -> tuple[float, float]:
         """Return the efficiency and the half depth of products. Convolutions in fp32 say tf32 (`Kernel`)."""
