@@ -95,7 +95,11 @@ class IntervalCalibration:
         return self._limits(self.shares, without)
 
     def _limits(self, shares: Mapping[str, float], without: str) -> dict[str, Limits]:
-        """Return the limits of the classes that hold *shares* of their rows."""
+        """Return the limits of the classes that hold *shares* of their rows.
+
+        Both limits of a farther class are as many times those of the nearest: on which side runs err that are like
+        none that is known, the few that are cannot tell.
+        """
         judged = self._judged(without)
         found: dict[str, Limits] = {}
         widest = Limits(0.0, 0.0)
@@ -103,7 +107,8 @@ class IntervalCalibration:
             own = [row for distance, row in judged if distance == name] or [row for _, row in judged]
             one = shortest(own, share) if own else widest
             widest = Limits(min(widest.low, one.low), max(widest.high, one.high))
-            found[name] = widest
+            nearest = found.setdefault(CLASSES[0], widest)
+            widest = found[name] = _grown(nearest, widest)
         return found
 
     def _judged(self, without: str) -> list[tuple[str, tuple[str, float]]]:
@@ -152,6 +157,20 @@ def shortest(rows: Sequence[tuple[str, float]], share: float = LEVEL) -> Limits:
         held -= weight
     assert best is not None
     return best
+
+
+def _grown(nearest: Limits, limits: Limits) -> Limits:
+    """Return *limits* with the side that grew less since *nearest* as far as the other one.
+
+    >>> _grown(Limits(-0.2, 0.4), Limits(-0.2, 0.8))
+    Limits(low=-0.4, high=0.8)
+    """
+    times = max(far / near if near else 1.0 for far, near in zip(_sides(limits), _sides(nearest), strict=True))
+    return Limits(min(limits.low, nearest.low * times), max(limits.high, nearest.high * times))
+
+
+def _sides(limits: Limits) -> tuple[float, float]:
+    return limits.low, limits.high
 
 
 def coverage(of: IntervalCalibration) -> dict[str, Coverage]:

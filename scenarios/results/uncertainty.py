@@ -35,6 +35,9 @@ MESSAGE = "bytes of a message"
 
 MEMORY_BOUND = "bytes of a memory-bound kernel"
 
+EXPERTS = "experts"
+"""The kind of a transformer with a mixture of experts."""
+
 LATENCY_ALONE = 1024.0
 """Bytes up to which a message, such as a gradient's norm, costs only latency on any network."""
 
@@ -210,10 +213,12 @@ def of_products(gpu: str) -> float:
 def conditions_of(scenario: BuiltScenario, schedule: Schedule) -> Conditions:
     """Return what the training step *scenario*, whose schedule is *schedule*, runs on."""
     gpu = scenario.cluster().accelerator(scenario.derived.devices[0])
-    assert scenario.specification.model is not None
+    model = scenario.specification.model
+    assert model is not None
     return Conditions(
         framework_of(scenario.stack),
-        scenario.specification.model.kind,
+        # mixtures of experts err otherwise than dense models: they exchange tokens, and their products are small
+        EXPERTS if getattr(model, "num_experts", None) else model.kind,
         generation_of(gpu.name),
         scenario.derived.ranks,
         _mean_kernel(schedule, gpu),

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, Kernel
+from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, OPERAND_BYTES, Kernel
 from clustersim.simulator.hardware.matrix_products import Tiling, one_product
 from clustersim.simulator.hardware.slowest import expected_maximum
 from clustersim.simulator.reading.dataclass_keys import Key
@@ -51,6 +51,31 @@ OF_CLOCKS = (
     "exponentials",
 )
 """What scales with the clock of an `Accelerator`."""
+
+ATTENTION_TILE = 128
+"""Rows and features of a tile of which `Accelerator.attention_start` is the time: rows of a block of FlashAttention-2
+and cuDNN, features of a common head."""
+
+ATTENTION_COLUMNS = 1056
+"""Scores of a row at which the shares of fused attention hold: those of 2,048 causal positions, where most runs of the
+fit to the A100 are, with half a tile (`core_attention.TILE`)."""
+
+FLASH_2_BACKWARD = 2.0
+"""Speed of FlashAttention-2 in the backward pass, relative to the first, as the software stacks have it (abstract of
+arXiv:2307.08691); forward it counts as the first."""
+
+CUDNN_COLUMNS = 4128
+"""The same of cuDNN's: 8,192 causal positions, the middle of those that were measured."""
+
+POWER_SECONDS = 0.05
+"""About how long a GPU averages its power, s: the clock of a kernel that lasts longer is its own, that of shorter ones
+follows from all that run between them. A first estimate; in a step of products and FlashAttention-2 on one H200 (torch
+2.11) kernels of 2 to 5 ms took 16 % longer than alone."""
+
+BLOCK_ACCESSES = 5.4e9
+"""Elements a second that one SM reads and writes for a kernel with one block of threads for each channel. Measured on
+one H200 (torch 2.11, cuDNN): the 53 batch norms of ResNet-50 with contiguous images, 2.84e9 elements of 256 samples,
+take 13.9 ms forward (3 accesses) and 24.5 ms backward (5) in fp16, and 13.8 and 27.5 ms in fp32."""
 
 OPERATOR_SECONDS = 8e-6
 """Host time of an eager operator of PyTorch, dispatched from Python: 5 to 10 us (the `launch` of the stack ``ddp``)."""
@@ -114,6 +139,9 @@ class Software:
     gradient_buffers: Literal["copies", "two", "half", "none", "averaged"] = "copies"
     """Memory of gradient buckets beside the gradients: copies of all, two buckets, half (16-bit copies of fp32), none,
     or averaged (none, and the reduction divides, which costs nothing)."""
+    fsdp_units: Literal["none", "flat", "tensors"] = "none"
+    """What FSDP copies around the exchanges of a unit: gradients into a flat one (flat), or parameters to tensors of
+    their own and gradients to the buffer of the reduction (tensors)."""
     scatter_gather: Flag = False
     """Ranks that hold the same boundary between stages send one part each, and the receivers gather."""
     cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "shifted", "with_metrics", "chunked"] = ""
@@ -248,6 +276,17 @@ class Accelerator:
     """The same of the products alone, of kernels made for this GPU; None: there are none."""
     cudnn_attention_backward: Fraction | None = None
     """The same in the backward pass."""
+    attention_start: Time = 0.0
+    """SM time of each tile of `ATTENTION_TILE` rows and features of fused attention beside its scores: its first loads,
+    its last stores. The shares hold at `ATTENTION_COLUMNS` scores a row; fewer are slower, more are faster."""
+    attention_backward_start: Time = 0.0
+    """The same in the backward pass."""
+    attention_burst: Number = 1.0
+    """Speed of long kernels of that attention over short ones in a step, if the power limit does not bind them."""
+    cudnn_attention_start: Time = 0.0
+    """The same of kernels made for this GPU; their shares hold at `CUDNN_COLUMNS`."""
+    cudnn_attention_backward_start: Time = 0.0
+    """The same in the backward pass."""
     exponentials: Number = 0.0
     """Exponentials a second and SM, of which each score of those kernels takes one beside; 0: they are free."""
     spread: Number = 0.0
@@ -344,7 +383,11 @@ class Accelerator:
 
     def memory_seconds(self, kernel: Kernel) -> float:
         """Return the time in which *kernel* reads and writes its bytes, s."""
-        return kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
+        seconds = kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
+        if kernel.blocks and self.sms:
+            rate = min(kernel.blocks, self.sms) * BLOCK_ACCESSES
+            seconds = max(seconds, kernel.nbytes / OPERAND_BYTES[kernel.precision] / rate)
+        return seconds
 
     def _product_peak(self, kernel: Kernel, software: Software | None) -> float:
         """Return the dense peak for a product, FLOP/s.
@@ -373,10 +416,40 @@ class Accelerator:
         own = self.cudnn_attention_backward if backward else self.cudnn_attention_efficiency
         if software.cudnn_attention and own:
             scores = prod(kernel.shape[:3]) / EXECUTED[kernel.attention]
-            return products / own + (scores / (self.exponentials * self.sms) if self.exponentials else 0.0)
-        if backward:
-            return products / (self.attention_backward * software.flash_backward)
-        return products / (self.attention_efficiency * software.flash_forward)
+            seconds = products / own + (scores / (self.exponentials * self.sms) if self.exponentials else 0.0)
+            start = self.cudnn_attention_backward_start if backward else self.cudnn_attention_start
+            return self._with_starts(kernel, seconds, start, CUDNN_COLUMNS)
+        return self._flash_arithmetic(kernel, products, software)
+
+    def _flash_arithmetic(self, kernel: Kernel, products: float, software: Software) -> float:
+        """Return the seconds of FlashAttention-2, scaled to the kernels of *software*; *products*: at the peak.
+
+        Those made for this GPU are taken at one rate, that at `CUDNN_COLUMNS`: the ratios to FlashAttention-2 hold
+        there, and neither the start of a tile nor the power limit is known of them.
+        """
+        if kernel.attention == "backward":
+            share, start = self.attention_backward * FLASH_2_BACKWARD, self.attention_backward_start
+            speed = software.flash_backward / FLASH_2_BACKWARD
+        else:
+            share, start, speed = self.attention_efficiency, self.attention_start, software.flash_forward
+        if software.flash_forward > 1.0 or software.flash_backward > FLASH_2_BACKWARD:
+            return self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS, CUDNN_COLUMNS) / speed
+        seconds = self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS) / speed
+        # the longer it lasts, the less do products beside it take from its clock
+        return seconds * (1.0 - (1.0 - 1.0 / self.attention_burst) * seconds / (seconds + POWER_SECONDS))
+
+    def _with_starts(
+        self, kernel: Kernel, seconds: float, start: float, columns: int, taken: int | None = None
+    ) -> float:
+        """Return *seconds* of fused attention, which hold at *columns* scores a row, with the *start* of each tile.
+
+        *taken*: scores of a row in place of its own.
+        """
+        assert kernel.shape is not None
+        own = kernel.shape[2]
+        features = prod(kernel.shape) / own / EXECUTED[kernel.attention]
+        starts = start * features / (ATTENTION_TILE**2 * self.sms)
+        return max(seconds + starts * own * (1.0 / (taken or own) - 1.0 / columns), 0.5 * seconds)
 
     def _of_products(self, precision: str) -> tuple[float, float]:
         """Return the efficiency and the half depth of products. Convolutions in fp32 say tf32 (`Kernel`)."""

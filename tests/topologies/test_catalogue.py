@@ -128,27 +128,13 @@ def test_an_unknown_gpu_cannot_lend_its_efficiencies(tmp_path: Path) -> None:
     assert '1:45: gpu.efficiency_of: unknown GPU "a1000"; there are: a100_40gb, a100_80gb' in str(error.value)
 
 
-def _flash() -> tuple[float, float]:
-    """Shares of the peak of an H800 over those of an A100, forward and backward.
-
-    zhuzilin/ring-flash-attention, README.md: calls a second of one GPU's flash attention over 64K causal tokens, for
-    eight GPUs, alone and with the backward pass.
-    """
-    peaks = 312 / 989
-    forward, both = 73.9 / 46.7 * peaks, (1 / 11.8 - 1 / 46.7) / (1 / 19.3 - 1 / 73.9) * peaks
-    return forward, both
-
-
-FLASH = _flash()
-
-
 @pytest.mark.parametrize("name", ["h100", "b200", "a100_40gb"])
 def test_what_is_inherited_from_the_fit_follows_the_rule_that_its_source_tells(name: str) -> None:
     fitted, gpu = device(GPUS, "a100_80gb").accelerator(), device(GPUS, name).accelerator()
     assert (gpu.memory_efficiency, gpu.spread) == (fitted.memory_efficiency, fitted.spread)
-    forward, backward = FLASH if "times 0.499" in lookup.data_file(GPUS, name).read_text() else (1.0, 1.0)
-    assert gpu.attention_efficiency == pytest.approx(fitted.attention_efficiency * forward, abs=1e-3)
-    assert gpu.attention_backward == pytest.approx(fitted.attention_backward * backward, abs=1e-3)
+    measured = device(GPUS, "a100_80gb" if name.startswith("a100") else "h100").accelerator()
+    assert gpu.attention_efficiency == measured.attention_efficiency
+    assert gpu.attention_backward == measured.attention_backward
 
 
 def test_an_h800_is_an_h100_with_fewer_links() -> None:

@@ -227,10 +227,11 @@ class ConvolutionalSpecification(Named):
     """convolutional: from its layers. Required."""
     image: tuple[Count, Count, Count] = (3, 224, 224)
     """Channels, height and width of a sample."""
-    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
+    memory_format: Literal["auto", "channels_last", "contiguous"] = "auto"
     """Order of an image in memory: the channels of a pixel next to each other (channels_last, NHWC), as tensor cores
-    need them, or each channel as a whole (contiguous, NCHW; torch's own default), from which a convolution in 16 bits
-    converts."""
+    need them, or each channel as a whole (contiguous, NCHW), from which a convolution in 16 bits converts. auto:
+    channels_last where the stack fuses batch norms, which libraries and compilers do in that order alone (cuDNN's
+    CUDNN_BATCHNORM_OPS_BN_ACTIVATION; torch/_inductor/config.py, layout_optimization); else contiguous, torch's own."""
     layers: Annotated[list[Entry], Field(min_length=1)]
     """Operators in order, with torch's keys. Required."""
 
@@ -251,11 +252,8 @@ class ConvolutionalSpecification(Named):
         from clustersim.workloads.architectures.image_models import ConvolutionalBuilder
         from clustersim.workloads.operators.convolution import Image
 
-        builder = ConvolutionalBuilder(
-            Image(*self.image),
-            precision,
-            fuses(fused, "batch_norm"),
-            channels_last=self.memory_format == "channels_last",
-        )
+        fused_norms = fuses(fused, "batch_norm")
+        last = fused_norms if self.memory_format == "auto" else self.memory_format == "channels_last"
+        builder = ConvolutionalBuilder(Image(*self.image), precision, fused_norms, channels_last=last)
         add_entries(builder, self.layers)
         return builder.model(self.title)

@@ -182,7 +182,11 @@ class ConvolutionalBuilder:
         self._append(name, "convolution", tuple(operators), carried)
 
     def _norm(self, image: Image, relu: bool, added: bool) -> Elementwise:
-        """Reads twice, for the statistics and to normalise; backward likewise. Fused with what follows it, or not."""
+        """Reads twice, for the statistics and to normalise; backward likewise. Fused with what follows it, or not.
+
+        Over contiguous images cuDNN's kernels have one block of threads for each channel (``bn_fw_tr_1C11``,
+        ``bn_bw_1C11``).
+        """
         width = BYTES[self.precision]
         more = int(relu) + int(added) if self.fused else 0
         forwards, backwards = (3 + int(added and self.fused)) * width, (5 + more) * width
@@ -195,6 +199,7 @@ class ConvolutionalBuilder:
             parameters=tensors,
             precision=self.precision,
             operation=BATCH_NORM,
+            blocks=0 if self.channels_last else image.channels,
         )
 
     def _relu(self, image: Image) -> Elementwise:

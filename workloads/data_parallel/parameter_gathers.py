@@ -31,6 +31,7 @@ from clustersim.workloads.data_parallel.gradients import COMPUTE, updated_stages
 from clustersim.workloads.data_parallel.sharded_states import added
 
 SLICES = Operation("slices of tensors", "elementwise")
+COPIES = Operation("copies of gathered parameters", "elementwise")
 
 TRAFFIC = {"all_gather": 3.0, "reduce_scatter": 4.0}
 """How often the bytes of a tensor pass through memory beside the collective. A gather's buffer is zeroed and copied to
@@ -305,6 +306,7 @@ def unsharded(
     suffix: str = "",
     made: Callable[[Collective], Iterable[Op]] | None = None,
     gathering: Gathering = PLAIN,
+    copied: bool = False,
 ) -> Program:
     """*program* with its `gathers` as all-gathers over the axis *over*; *width*: bytes of a parameter.
 
@@ -312,7 +314,8 @@ def unsharded(
     gather of a step blocks in any case: it follows the update of the previous step, and no computation could run
     beside it. The buffer is allocated when the gather begins and freed at the end of the last use. *tensors*: gather
     tensor by tensor. *suffix*: of the names of the gathers. *made*: the ops in place of a gather, the last of its name.
-    *gathering*: in fewer bits, or in the backward pass from a second copy.
+    *gathering*: in fewer bits, or in the backward pass from a second copy. *copied*: the first Compute that reads
+    gathered parameters copies them to tensors.
     """
     nbytes = {name: weights.gathered(width) for name, weights in held.items()}
     found = gathers(program, held, reshard=reshard, prefetch=prefetch if overlap else 0, limits=limits)
@@ -327,6 +330,8 @@ def unsharded(
 
     def needing(unit: Unit, op: Op) -> list[Op]:
         _, waits = gathered(unit, "", op.stream)
+        if copied and isinstance(op, Compute):
+            op = replace(op, kernels=(memory_bound(2 * nbytes[unit.layer], operation=COPIES), *op.kernels))
         return [*waits, replace(op, after=(*op.after, waits[-1].name if waits else unit.name + suffix))]
 
     placing = _Placing(program, lambda *one: gathered(*one)[0], needing, overlap=overlap)

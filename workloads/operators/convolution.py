@@ -128,11 +128,16 @@ class Convolution(Operator):
         return self.kept_bytes(samples) + samples * self.target.elements * BYTES[self.precision]
 
     def _conversions(self, samples: int) -> tuple[Kernel, ...]:
-        """Each pass converts two images, of the input's size and of the output's: both are read and written."""
+        """Each pass converts two images, of the input's size and of the output's: both are read and written.
+
+        The library does so within its call, which the host launches once.
+        """
         if self.channels_last or BYTES[self.precision] == BYTES["fp32"]:
             return ()
         sizes = (samples * image.elements * BYTES[self.precision] for image in (self.source, self.target))
-        return tuple(memory_bound(2 * size, precision=self.precision, operation=CONVERSION) for size in sizes)
+        return tuple(
+            memory_bound(2 * size, precision=self.precision, launches=0, operation=CONVERSION) for size in sizes
+        )
 
     def _kernel(self, samples: int, product: tuple[int, int, int], tiled: tuple[int, int, int]) -> Kernel:
         """FLOPs and bytes are the convolution's own; *product* reads pixels again, *tiled* is one of Winograd's 16."""

@@ -32,7 +32,8 @@ class Elementwise(Operator):
 
     *weights*: bytes for the gradients of its *parameters*, if it has any; *kept*: bytes kept for the backward pass;
     *transient*: bytes held during the forward and the backward pass only. *launches*: the number of kernels in each.
-    *parts*: the operations of a composition, which share these bytes and launches; none: there is one *operation*.
+    *blocks*: as a `Kernel` has them. *parts*: the operations of a composition, which share these bytes and launches;
+    none: there is one *operation*.
     """
 
     elements: int
@@ -45,6 +46,7 @@ class Elementwise(Operator):
     launches: tuple[int, int] = (1, 1)
     precision: str = "fp32"
     operation: Operation = ELEMENTWISE
+    blocks: int = 0
     parts: tuple[TorchOperator, ...] = ()
 
     @property
@@ -81,7 +83,11 @@ class Elementwise(Operator):
 
     def _kernels(self, samples: int, each: float, launches: int, operation: Operation) -> tuple[Kernel, ...]:
         nbytes = samples * self.elements * each
-        return (memory_bound(nbytes, precision=self.precision, launches=launches, operation=operation),) * bool(nbytes)
+        if not nbytes:
+            return ()
+        return (
+            memory_bound(nbytes, precision=self.precision, launches=launches, blocks=self.blocks, operation=operation),
+        )
 
 
 def composed(

@@ -14,7 +14,7 @@ from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Flag, Index
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, Weights
+from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
 from clustersim.workloads.data_parallel.parameter_gathers import PLAIN, Gathering
 from clustersim.workloads.data_parallel.sharded_states import STATES, GroupSizes, check_hybrid, with_hybrid_axes
 from clustersim.workloads.operators.model import Model
@@ -75,7 +75,28 @@ class FullyShardedDataParallel(ReducingMethod):
             blocking=step.software.blocking_reductions,
             compressed=self.compressed,
             gathering=self.gathering(max(schedule.degrees(REPLICAS))),
+            units=step.software.fsdp_units if step.model.optimizer_seconds is None else "none",
         )
+
+
+Units = Literal["none", "flat", "tensors"]
+"""As `Software.fsdp_units`."""
+
+FLAT = BucketCopies(passes=4.0, by_bucket=2)
+"""What FSDP does to a unit's flat gradient: autograd joins it of the gradients of its views, which is read and written,
+and it is divided in place before the reduction (torch, distributed/fsdp/_flat_param.py, ``_use_unsharded_views``;
+_runtime_utils.py, ``_reduce_grad``)."""
+
+
+def copies(units: Units, precision: str, dtype: str) -> BucketCopies:
+    """Return what is done to the gradients of a unit, of *precision*, beside their reduction in *dtype*.
+
+    With shards of tensors they are copied to the buffer of the reduction, which divides (torch, distributed/fsdp/
+    _fully_shard/_fsdp_collectives.py, ``foreach_reduce`` and ``torch._chunk_cat``).
+    """
+    if units == "tensors":
+        return BucketCopies(passes=1.0 + BYTES[precision] / BYTES[dtype], by_bucket=1)
+    return FLAT if units == "flat" else NO_COPIES
 
 
 def fsdp(
@@ -92,6 +113,7 @@ def fsdp(
     gradient_norm: bool = True,
     compressed: Callable[[Reduction], Reduction] | None = None,
     gathering: Gathering = PLAIN,
+    units: Units = "none",
 ) -> Schedule:
     """Return *schedule* with its states sharded layer by layer over the axis ``dp``.
 
@@ -104,7 +126,8 @@ def fsdp(
 
     Gathers (``dp.gather``), reductions (``dp.reduce``) and all-reduces across groups (``dp.across``) have streams of
     their own, as in torch (``FSDPCommContext``); without *overlap* they block, and with *blocking* reductions within
-    groups do. *compressed* wraps the reduction. *gathering*: of parameters; a second copy needs no *hybrid*.
+    groups do. *compressed* wraps the reduction. *gathering*: of parameters; a second copy needs no *hybrid*. *units*:
+    what is copied around exchanges; with ``tensors`` also gathered parameters (``foreach_all_gather_copy_out``).
 
     Each rank sends, by rings over d shards and m micro-batches, 3 m (d - 1) / d of the parameters' bytes if gradients
     are as wide as parameters. Without *reshard* it sends 2 m (d - 1) / d if every backward pass follows its forward
@@ -134,7 +157,8 @@ def fsdp(
         compressed(plain) if compressed else plain,
         dtype,
         overlap,
-        gathers={"reshard": reshard, "prefetch": prefetch},
+        copies=copies(units, model.precision, dtype),
+        gathers={"reshard": reshard, "prefetch": prefetch, "copied": units == "tensors"},
         gathering=gathering,
         norm=gradient_norm,
     )

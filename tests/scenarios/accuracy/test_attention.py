@@ -63,7 +63,9 @@ def test_the_catalogue_has_the_fit(gpu: str) -> None:
 
 def test_the_simulator_adds_exponentials_to_products() -> None:
     """One exponential a score, by hand: two products forward and five backward."""
-    gpu = replace(device(GPUS, "h100").accelerator(), spread=0.0)
+    gpu = replace(
+        device(GPUS, "h100").accelerator(), spread=0.0, cudnn_attention_start=0.0, cudnn_attention_backward_start=0.0
+    )
     software = Software(cudnn_attention=True)
     assert gpu.cudnn_attention_efficiency and gpu.cudnn_attention_backward
     scores, size = 1e10, 64

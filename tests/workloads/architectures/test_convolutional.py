@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from clustersim.scenarios import Scenario
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.topologies.catalogue import GPUS, device
 from clustersim.workloads.architectures.image_models import ConvolutionalBuilder
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.operators.convolution import Convolution, Image
@@ -203,3 +204,29 @@ def test_contiguous_images_are_as_much_slower_as_measured(name: str) -> None:
         }
         steps.append(Scenario.model_validate(document).run().timeline.step_time)
     assert steps[0] / steps[1] == pytest.approx(contiguous / last, rel=0.1)
+
+
+def test_batch_norms_of_contiguous_images_take_as_long_as_measured() -> None:
+    """ResNet-50, 256 samples in fp16 on one H200 (torch 2.11, cuDNN): 13.9 ms forward, 24.5 ms backward."""
+    layers = model("resnet50", precision="fp16", fused=False).layers
+    gpu = device(GPUS, "h200").accelerator()
+    for method, milliseconds in (("forward", 13.9), ("backward_input", 24.5)):
+        kernels = [
+            kernel
+            for layer in layers
+            if isinstance(layer, OperatorLayer)
+            for operator in layer.operators
+            for kernel in getattr(operator, method)(256)
+            if kernel.blocks
+        ]
+        assert len(kernels) == 53
+        assert 1e3 * gpu.seconds(kernels) == pytest.approx(milliseconds, rel=0.1)
+
+
+def test_images_lie_as_the_stack_wants_them() -> None:
+    """Batch norms are fused with the channels last alone; torch's own order is contiguous."""
+    for fused, last in ((True, True), (frozenset({"batch_norm"}), True), (False, False)):
+        layers = model("resnet50", precision="fp16", fused=fused).layers
+        operators = [one for layer in layers if isinstance(layer, OperatorLayer) for one in layer.operators]
+        found = {one.channels_last for one in operators if isinstance(one, Convolution)}
+        assert found == {last}

@@ -332,3 +332,14 @@ def test_a_micro_batch_adds_few_templates():
     few, many = (fsdp(one_stage(what, number), what, 2).programs[0] for number in (8, 64))
     assert len(list(many.distinct())) - len(list(few.distinct())) <= 5 * (64 - 8)
     assert len(many.ops) - len(few.ops) == 60 * (64 - 8)
+
+
+@pytest.mark.parametrize(("units", "gathered", "reduced"), [("none", 0, 0), ("flat", 0, 4), ("tensors", 2, 2)])
+def test_copies_around_the_exchanges_of_a_unit(units, gathered, reduced):
+    """Two layers, each gathered twice and reduced once: bytes that a rank copies, in bytes of their parameters."""
+    schedule = fsdp(one_stage(model(1000, 3000)), model(1000, 3000), 2, units=units)
+    (program,) = schedule.programs
+    kernels = [kernel for op in program.computations() for kernel in op.kernels if kernel.operation]
+    for name, passes, uses in (("copies of gathered parameters", gathered, 2), ("copies to buckets", reduced, 1)):
+        moved = sum(kernel.nbytes for kernel in kernels if kernel.operation.name == name)
+        assert moved == passes * uses * 4000 * 4
