@@ -48,8 +48,8 @@ NOT_MODELLED = (
     "Kernels chosen by autotuning: a product is priced by its shape with the best of a few tiles.",
     "Ring attention of torchtitan on 4 and 8 ranks takes a third longer than here; the reason is not known.",
     "Searched pipeline schedules (ZB-1p, ZB-2p): the nearest hand-made ones are simulated in their place.",
-    "What products reach on TPUs: they are priced at the peak. What several slices of TPUs lose to one: MaxText's runs "
-    "take 3 to 15 % longer on two, of which the exchange over the data-centre network, exposed whole, is 1 to 4 %.",
+    "What several slices of TPUs lose to one: MaxText's runs take 3 to 15 % longer on two, of which the exchange over "
+    "the data-centre network, exposed whole, is 1 to 4 %.",
     "Variation among ranks beside that of GPUs' clocks: six sources that scale one configuration show none (their "
     "error changes by less than 0.6 points a doubling of GPUs); in others model, batch or sequence change with it.",
 )

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator
 
 from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, OPERAND_BYTES, Kernel
 from clustersim.simulator.hardware.matrix_products import Tiling, one_product
+from clustersim.simulator.hardware.matrix_units import attention_seconds, padded_flops
 from clustersim.simulator.hardware.slowest import expected_maximum
 from clustersim.simulator.reading.dataclass_keys import Key
 from clustersim.simulator.reading.errors import ClusterError
@@ -289,6 +290,10 @@ class Accelerator:
     """The same in the backward pass."""
     exponentials: Number = 0.0
     """Exponentials a second and SM, of which each score of those kernels takes one beside; 0: they are free."""
+    matrix_unit: Index = 0
+    """Side of the systolic arrays of a TPU, elements, to which products are padded; 0: it has none."""
+    vector_rate: Number = 0.0
+    """Operations a second of the vector units beside them, which attention needs for each score; 0: these are free."""
     spread: Number = 0.0
     """Coefficient of variation of the speed of products among GPUs of this type."""
     power: float = 0.0
@@ -365,6 +370,8 @@ class Accelerator:
         if not kernel.flops:
             return memory
         efficiency, k_half = self._of_products(kernel.precision)
+        if kernel.shape is not None and self.matrix_unit:
+            return max(self._on_matrix_units(kernel, self.peak(kernel.precision) * efficiency), memory)
         if kernel.shape is None or not self.sms:
             return max(kernel.flops / (self._product_peak(kernel, software) * efficiency), memory)
         sms = max(1, self.sms - (software.communication_sms if software else 0))
@@ -388,6 +395,12 @@ class Accelerator:
             rate = min(kernel.blocks, self.sms) * BLOCK_ACCESSES
             seconds = max(seconds, kernel.nbytes / OPERAND_BYTES[kernel.precision] / rate)
         return seconds
+
+    def _on_matrix_units(self, kernel: Kernel, rate: float) -> float:
+        """Return the seconds of the arithmetic of a product or of attention on systolic arrays at *rate*, FLOP/s."""
+        if kernel.attention:
+            return attention_seconds(kernel, rate, self.matrix_unit, self.vector_rate)
+        return padded_flops(kernel, self.matrix_unit) / rate
 
     def _product_peak(self, kernel: Kernel, software: Software | None) -> float:
         """Return the dense peak for a product, FLOP/s.

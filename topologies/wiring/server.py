@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
-from math import isinf
+from math import inf, isinf
 
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.links import DRAM, TCP, Link
@@ -101,6 +101,7 @@ class Wiring:
     relays: bool = False
     _routes: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     _nic_of: dict[str, str] = field(default_factory=dict)
+    _of_kind: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -114,7 +115,9 @@ class Wiring:
 
     def of_kind(self, kind: str) -> tuple[str, ...]:
         """The vertices of *kind* in order."""
-        return tuple(vertex for vertex, own in self.vertices.items() if own == kind)
+        if kind not in self._of_kind:
+            self._of_kind[kind] = tuple(vertex for vertex, own in self.vertices.items() if own == kind)
+        return self._of_kind[kind]
 
     def accelerator(self, vertex: str) -> Accelerator | None:
         """Return the accelerator at *vertex*, if any."""
@@ -127,6 +130,7 @@ class Wiring:
         vertex = f"{kind} {number}"
         self.vertices[vertex] = kind
         self.links[vertex] = {}
+        self._of_kind.pop(kind, None)
         return vertex
 
     def join(self, a: str, b: str, link: Link) -> None:
@@ -175,25 +179,28 @@ class Wiring:
 
     def _shortest(self, source: str, target: str, barred: set[str]) -> tuple[str, ...] | None:
         """The path with the fewest links, and among those the widest, that avoids vertices of the kinds in *barred*."""
-        allowed = {vertex for vertex, kind in self.vertices.items() if kind not in barred} | {source, target}
-        hops = self._hops(source, allowed)
+        hops = self._hops(source, barred, {target})
         if target not in hops:
             return None
         paths: list[tuple[str, ...]] = [(target,)]
         for hop in range(hops[target] - 1, -1, -1):
-            paths = [
-                (v, *path) for path in paths for v in self.links if hops.get(v) == hop and path[0] in self.links[v]
-            ]
+            paths = [(v, *path) for path in paths for v, own in hops.items() if own == hop and path[0] in self.links[v]]
         return max(sorted(paths), key=self._width)
 
-    def _hops(self, source: str, allowed: Collection[str]) -> dict[str, int]:
-        """The number of links from *source* to each vertex that is reachable through *allowed* vertices."""
-        hops, reached = {source: 0}, [source]
+    def _hops(self, source: str, barred: Collection[str], sought: Collection[str]) -> dict[str, int]:
+        """The number of links from *source* to each vertex up to the nearest of *sought*.
+
+        No vertex of a kind in *barred* lies between them.
+        """
+        hops, reached, nearest = {source: 0}, [source], inf
         for vertex in reached:
+            if hops[vertex] >= nearest:
+                break
             for other in self.links[vertex]:
-                if other in allowed and other not in hops:
+                if other not in hops and (self.vertices[other] not in barred or other in sought):
                     hops[other] = hops[vertex] + 1
                     reached.append(other)
+                    nearest = min(nearest, hops[other] if other in sought else inf)
         return hops
 
     def _width(self, path: tuple[str, ...]) -> float:
@@ -215,14 +222,15 @@ class Wiring:
     def _share_nics(self, devices: Sequence[str]) -> None:
         """Assign each of *devices* one of its nearest NICs. Devices with the same nearest NICs take them in turn."""
         peers: dict[tuple[str, ...], list[str]] = {}
+        place = {nic: number for number, nic in enumerate(self.nics)}
         for device in devices:
-            others = set(self.gpus) - {device}
-            hops = self._hops(device, self.vertices if self.through_gpus else self.vertices.keys() - others)
-            least = min((hops[nic] for nic in self.nics if nic in hops), default=0)
-            peers.setdefault(tuple(nic for nic in self.nics if hops.get(nic) == least), []).append(device)
-        for near, sharing in peers.items():
-            for place, device in enumerate(sharing):
-                self._nic_of[device] = near[place * len(near) // len(sharing)] if near else self.nics[0]
+            hops = self._hops(device, () if self.through_gpus else ("gpu",), place)
+            least = min((hops[nic] for nic in hops if nic in place), default=0)
+            near = sorted((nic for nic in hops if nic in place and hops[nic] == least), key=place.__getitem__)
+            peers.setdefault(tuple(near), []).append(device)
+        for nics, sharing in peers.items():
+            for turn, device in enumerate(sharing):
+                self._nic_of[device] = nics[turn * len(nics) // len(sharing)] if nics else self.nics[0]
 
 
 def pcie_tree(server: Server, gpu_bus: Link | None = None, *, nics: bool = True) -> Wiring:
