@@ -33,8 +33,9 @@ CATEGORIES = {
 
 NOT_MODELLED = (
     "Congestion control and packet loss; of other jobs on the network only the traffic that a scenario names.",
-    "GPUs on PCIe that exchange through the memory of the host, as NCCL has them do but behind one PCIe switch: four "
-    "and eight L40S of a server took 5 and 15 times as long as predicted.",
+    "How a host with one NUMA domain for many memory channels slows GPUs on PCIe that exchange through its memory: "
+    "four and eight L40S of a server that is not told took 3 and 10 times as long as predicted; four and eight RTX PRO "
+    "6000 took a quarter longer.",
     "Frontier's software: RCCL over libfabric is priced as NCCL, ROCm's products of any layout as its best square one; "
     "its large runs are predicted a fifth too fast and more.",
     "Clocks that drop under load or heat, and nodes that are slower than others unless a scenario names them.",

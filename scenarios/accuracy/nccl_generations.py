@@ -20,18 +20,24 @@ from clustersim.simulator.network.transport import Transport
 
 LANDS = "clustersim.simulator.network.library.nccl_fitted:transport."
 
-GENERATIONS = {"nvlink3": "ampere", "nvlink4": "hopper", "nvlink5": "blackwell"}
-"""By kind of NVLink the generation of its GPUs. All figures are of releases with NCCL's newest tables, which start LL
-in 6.6 us; those of 2.10 do so in 3.6 (`NEWER_LINKS`).
+GENERATIONS = {"nvlink3": "ampere", "nvlink4": "hopper", "nvlink5": "blackwell", "pcie4": "ada"}
+"""By kind of link the generation of its GPUs; of those joined by PCIe only Ada is measured. All figures are of releases
+with NCCL's newest tables, which start LL in 6.6 us; those of 2.10 do so in 3.6 (`NEWER_LINKS`).
 """
 
 ALL = tuple(GENERATIONS)
 
+NVLINKS = ALL[:3]
+
+ALIKE = {"pcie4": ("pcie3", "pcie4", "pcie5", "pcie6")}
+"""Kinds of link that have the latencies of one of them."""
+
 LATER = "nvlink4", "nvlink5"
 """Those of GPUs whose channels have rates of their own; that of an A100 all versions share."""
 
-CLOCKS = {"ampere": 1.41e9, "hopper": 1.83e9, "blackwell": 1.856e9}
-"""Hz of the data sheets' peaks of A100, H100 and B200: a kernel's start and a hop take so many of a GPU's cycles."""
+CLOCKS = {"ampere": 1.41e9, "hopper": 1.83e9, "blackwell": 1.856e9, "ada": 2.52e9}
+"""Hz of the data sheets' peaks of A100, H100, B200 and L40S: a kernel's start and a hop take so many of a GPU's
+cycles."""
 
 SIMILAR = 0.2
 """Spread of what generations have in common. Latencies of Ampere, Hopper and Blackwell take 10, 8 and 12 thousand
@@ -64,9 +70,10 @@ def _latencies(protocol: str, start: float, hop: float) -> Iterator[GenerationQu
     name, rings = protocol.lower(), (("ring", protocol), ("tree", protocol))
     places = [f"{{link}}.{algorithm}.{protocol}" for algorithm, _ in rings]
     starts, hops = (tuple(f"{table}_latency.{place}" for place in places) for table in ("start", "hop"))
+    kinds = NVLINKS if protocol == "LL128" else ALL
     words = f"collective by {protocol} takes beside its hops", f"hop by {protocol} takes in a server"
-    yield GenerationQuantity(f"{name}_start", start, 1e-6, 60e-6, "s", f"what a {words[0]}", starts, rings, ALL)
-    yield GenerationQuantity(f"{name}_hop", hop, 0.2e-6, 20e-6, "s", f"what a {words[1]}", hops, rings, ALL)
+    yield GenerationQuantity(f"{name}_start", start, 1e-6, 60e-6, "s", f"what a {words[0]}", starts, rings, kinds)
+    yield GenerationQuantity(f"{name}_hop", hop, 0.2e-6, 20e-6, "s", f"what a {words[1]}", hops, rings, kinds)
 
 
 QUANTITIES = (
@@ -89,14 +96,15 @@ QUANTITIES = (
     ),
     GenerationQuantity(
         "grouped_rate",
-        300e9,
+        500e9,
         100e9,
-        1200e9,
+        1500e9,
         "bytes/s",
-        "what the channels of grouped sends carry to other GPUs of a server",
-        ("ceilings.direct.Simple.{link}",),
+        "what the warps of grouped sends carry, the block to itself included",
+        ("grouped_rate.direct.Simple.{link}",),
         (("direct", "Simple"),),
-        ("nvlink5",),
+        NVLINKS,
+        0.5,
     ),
     *(
         GenerationQuantity(
@@ -106,12 +114,24 @@ QUANTITIES = (
             1200e9,
             "bytes/s",
             "what the channels of rings carry in a server",
-            ("ceilings.ring.Simple.{link}",),
-            (("ring", "Simple"),),
+            ("ceilings.ring.Simple.{link}", "ceilings.direct.Simple.{link}"),
+            (("ring", "Simple"), ("direct", "Simple")),
             (link,),
-            0.005,
+            0.05,
         )
-        for link, rate in (("nvlink4", 14.5 / 14 * 367.2e9), ("nvlink5", 14.5 / 14 * 682.2e9))
+        for link, rate in (("nvlink4", 18 * 20.6e9), ("nvlink5", 18 * 40.1e9))
+    ),
+    GenerationQuantity(
+        "ll_rate",
+        282e9,
+        100e9,
+        500e9,
+        "bytes/s",
+        "what the channels of rings by LL carry in a server",
+        ("ceilings.any.LL.{link}",),
+        (("ring", "LL"),),
+        ("nvlink5",),
+        0.2,
     ),
     GenerationQuantity(
         "nvls_rate",
@@ -138,8 +158,8 @@ QUANTITIES = (
     ),
 )
 """Starts of latencies are NCCL's own figures. A hop of a tree is taken to be as long as one of a ring. Rates are there
-where channels carry less than links; those of rings start at the bus bandwidth of 16 GiB on eight H200 and of 8 GiB on
-eight B200 (stas00/ml-engineering), which is 14 rounds of 14.5, and which such large vectors show to half a per cent.
+where channels carry less than links; those of rings start at NCCL's bandwidth of 18 links (SM90_NVLINK_BW,
+SM100_NVLINK_BW, topo.h).
 """
 
 
@@ -151,7 +171,7 @@ def _parameter(quantity: GenerationQuantity, link: str) -> Parameter:
         quantity.high,
         quantity.unit,
         f"{GENERATIONS[link].title()}: {quantity.meaning}",
-        tuple(LANDS + place.format(link=link) for place in quantity.places),
+        tuple(LANDS + place.format(link=kind) for place in quantity.places for kind in ALIKE.get(link, (link,))),
         spread=quantity.spread,
     )
 
@@ -159,7 +179,7 @@ def _parameter(quantity: GenerationQuantity, link: str) -> Parameter:
 PARAMETERS = tuple(_parameter(quantity, link) for quantity in QUANTITIES for link in quantity.kinds)
 
 
-LATENCIES = tuple(one.name for one in QUANTITIES if one.kinds == ALL)
+LATENCIES = tuple(one.name for one in QUANTITIES if one.kinds == ALL and one.unit == "s")
 """Names of the quantities whose ratios are similar in all generations."""
 
 

@@ -78,7 +78,8 @@ class FitRow:
 
     def at(self, values: Values) -> float:
         """Return the prediction. Raises `CalibrationError` if it is not a positive number."""
-        key = tuple(value for name, value in sorted(values.items()) if not self.uses or name in self.uses)
+        names = self.uses or sorted(values)
+        key = tuple([values[name] for name in names if name in values])
         if key not in self._known:
             value = self.predicted(values)
             if not (isfinite(value) and value > 0):
@@ -229,7 +230,9 @@ class _Model:
             moved = at.copy()
             moved[place] += step
             values = self.values(moved)
-            columns.append(np.array([row.slope(values, base) for row in self.rows]) / step)
+            used = [not row.uses or parameter.name in row.uses for row in self.rows]
+            slopes = [row.slope(values, base) if own else 0.0 for row, own in zip(self.rows, used, strict=True)]
+            columns.append(np.array(slopes) / step)
         return np.array(columns).T
 
 

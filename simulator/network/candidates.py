@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -26,11 +27,7 @@ from clustersim.simulator.network.routes import (
     route,
 )
 from clustersim.simulator.network.step import Group, Step
-from clustersim.simulator.network.transport import NET, GroupProperties, Transport
-
-GROUPED = "all_to_all", "gather", "scatter"
-"""Collectives that are sends and receives of one group."""
-
+from clustersim.simulator.network.transport import GROUPED, NET, GroupProperties, Transport
 
 TREES = "tree", "nvls_tree"
 """Algorithms that pass chunks up to a root and down from it."""
@@ -64,6 +61,12 @@ class GroupTopology:
     def without_cables(self) -> GroupTopology:
         """The same group without the cables between switches."""
         return GroupTopology(self.cluster, self.devices, self.transport, cables=False, numbers=self.numbers)
+
+    def by(self, transport: Transport) -> GroupTopology:
+        """The same group by *transport*, which finds the same rings: with the routes and link loads that are known."""
+        other = copy(self)
+        other.transport, other._flows, other._wholes, other._seconds_per_byte = transport, {}, {}, {}
+        return other
 
     @cached_property
     def group(self) -> Group:
@@ -158,7 +161,8 @@ class GroupTopology:
         key = transport, id(on)
         if key not in self._wholes:
             distinct, places = self.cluster.links.distinct, self.cluster.links.which[list(on.links)].tolist()
-            each = {place: transport.link_efficiency(distinct[place]) for place in dict.fromkeys(places)}
+            way = self.properties.way
+            each = {place: transport.link_efficiency(distinct[place], way) for place in dict.fromkeys(places)}
             weights = [crossings / each[place] for crossings, place in zip(on.crossings, places, strict=True)]
             rates = (distinct[place].bandwidth / w for place, w in zip(places, weights, strict=True))
             alone = min(rates, default=inf)
@@ -257,6 +261,8 @@ def candidate(
     )
     ceiling = transport.ceiling(kind, algorithm, protocol, properties) * correction * pipelined
 
+    crowded = transport.crowding_factor(algorithm, protocol, nbytes, properties.ranks)
+
     def placed(step: Step) -> PlacedStep:
         load, flows = topology.link_load(step), topology.flows(transport, step, share, ceiling)
         round_busy = topology.busy(flows) * step.nbytes
@@ -265,13 +271,14 @@ def candidate(
                 step, transport.chain_estimate(algorithm, protocol, properties), flows, round_busy * step.repeat
             )
         seconds = {hop: transport.message(*hop, algorithm, protocol, properties) for hop in load.distinct_hops}
-        alphas = [seconds[hop] for hop in load.hops]
+        alphas = [seconds[hop] * (1.0 if hop[1] == NET else crowded) for hop in load.hops]
         segments = transport.segments if properties.tcp else 0
         if (transport.overlapped_latency or segments) and step.coupled and not step.pipelined:
             chunk = transport.round_bytes.get((algorithm, protocol), inf) * max(1, transport.blocks)
             betas = topology.seconds_per_byte(step, flows[0])
             ready = [alpha + wire for alpha, (wire, _) in zip(alphas, load.hops, strict=True)] if segments else None
-            latency = step.exposed(alphas, betas, chunk, segments or transport.slices.get(algorithm, 1), ready)
+            line = transport.lines.get(protocol, 0.0) if properties.servers == 1 else 0.0
+            latency = step.exposed(alphas, betas, chunk, segments or transport.slices.get(algorithm, 1), ready, line)
         else:
             latency = step.latency(alphas)
         if step.pipelined and transport.fills:
@@ -281,8 +288,6 @@ def candidate(
                 latency += _filling(transport, topology, algorithm, protocol, part, flow)
         if kind in GROUPED and transport.fills and not step.continues:
             latency += round_busy * _in_flight(transport, topology, algorithm, protocol, step)
-        if kind == "all_to_all" and (algorithm, protocol) in transport.own_rate:
-            latency += step.nbytes * step.repeat / transport.own_rate[algorithm, protocol]
         return PlacedStep(step, latency, flows, round_busy * step.repeat)
 
     latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)
@@ -290,7 +295,7 @@ def candidate(
         algorithm,
         protocol,
         tuple(map(placed, steps)),
-        transport.base(algorithm, protocol, properties.link),
+        transport.base(algorithm, protocol, properties.link, crowded),
         latency_factor,
     )
 

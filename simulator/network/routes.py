@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from math import lcm
 from zlib import crc32
 
@@ -195,6 +195,9 @@ def group_properties(
         path = route(cluster, source, target)
         kind = cluster.links[path[0]].kind if path else ""
         switched = "nvswitch" in cluster.kinds_passed(path)
+    through_host = inside == PCI and any(
+        "host" in cluster.kinds_passed(route(cluster, devices[a], devices[b])) for a, b in pairwise(pair or ())
+    )
     vendor = "amd" if cluster.hosts and "epyc" in cluster.accelerator(cluster.hosts[0]).name.lower() else "intel"
     nic_near = len(nodes) == 1 or _nic_is_near(cluster, devices[nodes[0][0]], devices[nodes[1][0]])
     nic_pairs = len(nodes) == 1 or _nics_have_pairs(cluster, [devices[n] for n in nodes[0]], devices[nodes[1][0]])
@@ -203,7 +206,18 @@ def group_properties(
     )
     nic = next((link.kind for link in out if link_class(link.kind) == NET), "")
     return GroupProperties(
-        len(devices), len(nodes), inside, kind, vendor, nic_near, switched, rings, nic_pairs, is_tcp(out), nic
+        len(devices),
+        len(nodes),
+        inside,
+        kind,
+        vendor,
+        nic_near,
+        switched,
+        rings,
+        nic_pairs,
+        is_tcp(out),
+        nic,
+        through_host,
     )
 
 

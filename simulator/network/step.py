@@ -151,6 +151,7 @@ class Step:
         chunk: float = inf,
         slices: int = 1,
         ready: Sequence[float] | None = None,
+        line: float = 0.0,
     ) -> float:
         """Return the seconds of latency of a repeated permutation that its slowest transfer does not overlap.
 
@@ -159,9 +160,14 @@ class Step:
         maximum cycle mean: Baccelli et al., "Synchronization and Linearity", 1992, theorem 3.28).
 
         Transfers of more than *chunk* bytes are passed around chunk after chunk, each in *slices* parts that are passed
-        on when they come. *ready*: the latency of such a part, if it is not that of a message.
+        on when they come. *ready*: the latency of such a part, if it is not that of a message. *line*: bytes of the
+        parts that are passed on one by one, however small the transfers; then only the last part's latency follows its
+        bytes.
         """
         slowest = max(betas, default=0.0)
+        if line:
+            turn, busy = self._turn(alphas, betas, min(line, self.nbytes)), self.nbytes * slowest
+            return self.repeat * max(0.0, turn - busy) + min(turn, busy)
         whole = self.repeat * max(0.0, self._turn(alphas, betas, self.nbytes) - self.nbytes * slowest)
         if self.nbytes <= chunk:
             return whole

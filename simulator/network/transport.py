@@ -42,7 +42,8 @@ class GroupProperties:
     ``intel`` or ``amd``. *nic_near*: the route from GPU to NIC passes no host. *switched*: GPUs of a server are joined
     by NVSwitches. *rings*: the number of rings; through a switch the number of NVLinks of a GPU. *nic_pairs*: beside
     each NIC in use there is a GPU where its ring enters and another one where it leaves. *tcp*: whether messages
-    between servers go by TCP. *nic*: kind of the links out of a server.
+    between servers go by TCP. *nic*: kind of the links out of a server. *through_host*: routes between GPUs of a server
+    pass a host.
     """
 
     ranks: int
@@ -56,6 +57,18 @@ class GroupProperties:
     nic_pairs: bool = True
     tcp: bool = False
     nic: str = ""
+    through_host: bool = False
+
+    @property
+    def way(self) -> str:
+        """How GPUs of a server that meet at a host reach each other; empty if they do not meet there.
+
+        They write to each other's memory only if they are two and the host is AMD's; else through its memory
+        (NVIDIA/nccl, src/graph/paths.cc, ncclTopoCheckP2p).
+        """
+        if not self.through_host:
+            return ""
+        return "peers" if self.vendor == "amd" and self.ranks == 2 else "host"
 
     @property
     def tree_steps(self) -> float:
@@ -74,6 +87,9 @@ class GroupProperties:
 
 GATHERS = "all_gather", "reduce_scatter", "broadcast"
 """Collectives around a ring whose ranks pass on what they have received, or add to it only once."""
+
+GROUPED = "all_to_all", "gather", "scatter"
+"""Collectives that are sends and receives of one group."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +132,13 @@ class Transport:
     *more_channels*: (kind of link in a server, algorithm, protocol) -> factor on the chunks of all channels together,
     where GPUs with such links open more channels.
     *round_bytes*: (algorithm, protocol) -> bytes that a channel of a ring passes around before it begins with more.
+    *lines*: protocol -> bytes of data in a line, which ranks of a ring in one server pass on as soon as it comes.
+    *crowding*: (algorithm, protocol) -> share by which starts and hops in a server take longer where blocks have all
+    their threads and a second channel is open, as `crowding_factor` says.
     *copies*: (algorithm, protocol) -> passes between the user's and the library's buffers, which fill the pipeline like
-    hops. *round_latency*: the same -> seconds for a chunk of each lane in each round. *own_rate*: the same -> bytes/s
-    at which all channels copy the block that a rank of an all-to-all sends to itself; 0: as fast as memory, at no cost.
+    hops. *round_latency*: the same -> seconds for a chunk of each lane in each round. *grouped_rate*: (algorithm,
+    protocol, kind of NVLink) -> bytes/s of a rank's blocks, that to itself included, which the warps of all channels
+    carry together in a server. *grouped_share*: of the rate of links, what grouped sends get of them there.
 
     TCP, on links that carry it. *tcp_share*: share of the bandwidth that is payload; 0: as *efficiency* says.
     *tcp_latency*: s for each message between servers beside the others. *tcp_threads*, *tcp_sockets*: threads of a rank
@@ -127,8 +147,9 @@ class Transport:
     0: there is no such exchange.
 
     Bandwidth of links. *efficiency*: kind or class of link -> share of its bandwidth. *attainable*: kind of link ->
-    bytes/s at most. *limits*: where -> bytes/s of all channels of a rank together, on the wire. "Where" is the kind of
-    NVLink in one server, else vendor and 2 or 4 servers, or ``any``.
+    bytes/s at most, or "kind by way" where GPUs reach each other by the `GroupProperties.way`. *limits*: where ->
+    bytes/s of all channels of a rank together, on the wire. "Where" is the kind of NVLink in one server, else vendor
+    and 2 or 4 servers, or ``any``.
 
     Bandwidth of data. *shares*: (algorithm, protocol, across servers) -> share of the link bandwidth that carries data.
     *gather_shares*: (algorithm, protocol) -> the same for `GATHERS` within a server. *single_gpu_shares*: (algorithm,
@@ -168,8 +189,11 @@ class Transport:
     fills: bool = True
     round_latency: Mapping[tuple[str, str], float] = field(default_factory=dict)
     round_bytes: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    lines: Mapping[str, float] = field(default_factory=dict)
+    crowding: Mapping[tuple[str, str], float] = field(default_factory=dict)
     copies: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    own_rate: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    grouped_rate: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    grouped_share: float = 1.0
     chunk_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     chunks_for_depth: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     more_channels: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
@@ -251,8 +275,9 @@ class Transport:
         small = [name for name in protocols if nbytes <= self.message_bytes.get(name, -1.0)]
         return small or self._unlimited(protocols)
 
-    def base(self, algorithm: str, protocol: str, link: str = "") -> float:
-        """Return the seconds that every collective costs among GPUs joined by *link*, a kind.
+    def base(self, algorithm: str, protocol: str, link: str = "", crowded: float = 1.0) -> float:
+        """Return the seconds that every collective costs among GPUs joined by *link*, a kind. *crowded*: the
+        `crowding_factor` of its vector.
 
         An algorithm without an entry costs as much as the ring.
         """
@@ -260,7 +285,20 @@ class Transport:
         known = table.get((algorithm, protocol), table.get(("ring", protocol), 0.0))
         if link not in self.newer_links:
             known = self.start_latency.get((link, algorithm, protocol), known)
-        return self.launch + self.handover + known
+        return self.launch + self.handover + crowded * known
+
+    def crowding_factor(self, algorithm: str, protocol: str, nbytes: float, ranks: int) -> float:
+        """Return the factor on latencies in a server for a vector of *nbytes* among *ranks*: 1 with a quarter of the
+        threads of a block, in full from a second channel on.
+
+        >>> library = Transport("x", channel_bytes={("ring", "LL"): (0, 4096)}, crowding={("ring", "LL"): 0.2})
+        >>> [round(library.crowding_factor("ring", "LL", 2 * size, 2), 2) for size in (1024, 4096, 8192)]
+        [1.0, 1.12, 1.2]
+        """
+        most = self.crowding.get((algorithm, protocol), 0.0)
+        fixed, for_each_rank = self.channel_bytes.get((algorithm, protocol), (0.0, 0.0))
+        opened = nbytes / ((fixed + for_each_rank * ranks) or inf)
+        return 1 + most * min(1.0, max(0.0, (log2(opened) + 1.5) / 2.5)) if most and opened else 1.0
 
     def message(self, wire: float, hop: str, algorithm: str, protocol: str, group: GroupProperties) -> float:
         """Return the seconds of latency of one message over links of latency *wire* (s).
@@ -299,14 +337,18 @@ class Transport:
         large = group.servers > 1 and kind == "all_reduce" and nbytes >= self.large_message_bytes * group.ranks
         return self.large_message_factor.get((algorithm, protocol), 1.0) if large else 1.0
 
-    def link_efficiency(self, link: Link) -> float:
-        """Return the share of a link's bandwidth that the library reaches; all of that of memory and drives."""
+    def link_efficiency(self, link: Link, way: str = "") -> float:
+        """Return the share of a link's bandwidth that the library reaches; all of that of memory and drives.
+
+        *way*: how GPUs that are joined by such links reach each other.
+        """
         if link.kind in STORES:
             return 1.0
         share = self.efficiency.get(link.kind, self.efficiency.get(link_class(link.kind), 1.0))
         if link.protocol == TCP and self.tcp_share:
             share = min(self.tcp_share, self.tcp_threads * ONE_CORE / link.bandwidth)
-        return min(share, self.attainable.get(link.kind, inf) / link.bandwidth)
+        most = self.attainable.get(link.kind, inf)
+        return min(share, self.attainable.get(f"{link.kind} by {way}", most) / link.bandwidth)
 
     def share(self, kind: str, algorithm: str, protocol: str, group: GroupProperties) -> float:
         """Return the share of the bandwidth on the link that carries data."""
@@ -315,7 +357,8 @@ class Transport:
             return self.gather_shares[algorithm, protocol]
         if group.ranks < 2 * group.servers and (algorithm, protocol) in self.single_gpu_shares:
             return self.single_gpu_shares[algorithm, protocol]
-        return self.shares.get((algorithm, protocol, across), self.shares.get(("ring", protocol, across), 1.0))
+        share = self.shares.get((algorithm, protocol, across), self.shares.get(("ring", protocol, across), 1.0))
+        return share * self.grouped_share if kind in GROUPED and group.inside == NVLINK and not across else share
 
     def correction(self, algorithm: str, protocol: str, nbytes: float) -> float:
         """Return the factor on the bandwidth for a vector of *nbytes*: by whole powers of two from 64 B, as in NCCL."""
@@ -387,5 +430,8 @@ class Transport:
         keys = [(name, protocol, place) for name in (algorithm, "any") for place in (where, "any")]
         keys.append((algorithm, protocol, group.link))
         most = min(limit * self.share(kind, algorithm, protocol, group), *(self.ceilings.get(key, inf) for key in keys))
+        if kind == "all_to_all" and group.servers == 1:
+            # a part of the warps is for the block to itself, which no link carries
+            most = min(most, self.grouped_rate.get((algorithm, protocol, group.link), inf) * (1 - 1 / group.ranks))
         of_a_ring = self.ring_ceilings.get((algorithm, protocol, group.link), (inf,))
         return min(most, group.rings * of_a_ring[min(group.servers, len(of_a_ring)) - 1])

@@ -20,8 +20,10 @@ from clustersim.simulator.network.library.nccl_tables import (
     CHUNK_BYTES,
     CHUNKS_FOR_DEPTH,
     COPIES,
+    LINES,
     NET_CHUNK_BYTES,
     NET_CHUNKS_FOR_DEPTH,
+    NOT_COPIED,
     PROTOCOLS,
     RING_LL128,
     ROUND_BYTES,
@@ -122,6 +124,15 @@ WIRED = frozenset({NVLINK, PCI, NET})
 PCIE: Mapping[str, float] = {"pcie3": 12e9, "pcie4": 24e9, "pcie5": 48e9, "pcie6": 96e9}
 """PCI_BW: 12 GB/s for 16 lanes of generation 3, in proportion to the lanes' rate after that (topo.cc, kvDictPciGen)."""
 
+PCIE_BY_HOST = {
+    f"{kind} by {way}": share * rate
+    for kind, rate in PCIE.items()
+    for way, share in (("peers", 5 / 6), ("host", 15.3 / 24))
+}
+"""bytes/s of a GPU's link on routes to others through a host. Peers' memory: packets of 64 B take a
+fifth more (INTEL_P2P_OVERHEAD, topo.h). The host's memory: 15.3 GB/s each way where 4090s on PCIe 4 copy to each other
+through it both ways at once (p2pBandwidthLatencyTest --sm_copy, NVIDIA/nccl issue 814)."""
+
 BLOCKS = 2
 """Thread blocks for each ring of the search: NCCL doubles the channels (connect.cc, ncclTopoPostset)."""
 
@@ -141,8 +152,8 @@ NCCL_LL128_..., NCCL_SIMPLE_...): enqueue.cc, getAlgoInfo; devcomm.h and enqueue
 NVLS_VERSION = "2.30"
 """The version of the tables whose releases know NVLS and NVLSTree (since 2.18)."""
 
-NEWER_LINKS = frozenset({"nvlink3"})
-"""Kinds of NVLink that earlier tables know, too: their measured latencies are of the releases of `NVLS_VERSION`, whose
+NEWER_LINKS = frozenset({"nvlink3", *PCIE})
+"""Kinds of link that earlier tables know, too: their measured latencies are of the releases of `NVLS_VERSION`, whose
 own latencies by LL and LL128 are half as long again."""
 
 SINCE = {"2.5": (2, 0), "2.10": (2, 10), "2.30": (2, 19)}
@@ -178,10 +189,12 @@ def nccl(version: str = "2.10") -> Transport:
         chains_by_rank=False,
         fills=True,
         blind=False,
-        copies=COPIES,
+        copies={key: n for key, n in COPIES.items() if key not in NOT_COPIED or version != NVLS_VERSION},
         limits=AMPERE_LIMIT,
+        attainable={**PCIE, **PCIE_BY_HOST},
         slices=SLICES,
         round_bytes=ROUND_BYTES,
+        lines=LINES,
         reporting=EFA_LATENCY,
         trips=EFA_TRIPS,
         larger_chunks=EFA_CHUNKS,

@@ -78,19 +78,21 @@ NCCL_LL_MAX_NTHREADS x NCCL_LL_LINES_PER_THREAD lines of 16 B. LL128: NCCL_STEPS
 NCCL_LL128_ELEMS_PER_THREAD elements of 8 B (src/include/devcomm.h, v2.10.3).
 """
 
+LINES = {"LL": 8.0, "LL128": 120.0}
+"""Bytes of data in a line, which comes with its flag: 8 B, and 15/16 of 128 B (src/collectives/device/prims_ll.h,
+prims_ll128.h)."""
+
 CHUNK_BYTES: Mapping[tuple[str, str], tuple[float, ...]] = {
-    **{(name, "LL"): (8.0,) for name in ("ring", "tree")},
-    **{(name, "LL128"): (120.0,) for name in ("ring", "tree")},
+    **{(name, protocol): (line,) for name in ("ring", "tree") for protocol, line in LINES.items()},
     ("ring", "Simple"): (2.0**19,),
     ("direct", "Simple"): (2.0**19,),
     ("tree", "Simple"): (2.0**19, 2.0**17, 2.0**16, 2.0**15),
     ("nvls", "Simple"): (2.0**21, 2.0**20, 2.0**19, 2.0**18),
 }
-"""What a channel passes on at once. LL and LL128 pass on every line when it comes: 8 B of data, 15/16 of 128 B
-(src/collectives/device/prims_ll.h, prims_ll128.h). Simple passes on a slot of its buffer, 4 MiB over NCCL_STEPS
-(BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS are 1: src/include/collectives.h), of a tree what computeColl halves it to
-(src/enqueue.cc, v2.10.3). NVLS: NCCL_NVLS_CHUNKSIZE (src/transport/nvls.cc, v2.18) and what computeColl halves it to
-(src/enqueue.cc, v2.18.5), 128 to 16 KiB, for all of its 16 channels together."""
+"""What a channel passes on at once. LL and LL128 pass on every line when it comes. Simple passes on a slot of its
+buffer, 4 MiB over NCCL_STEPS (BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS are 1: src/include/collectives.h), of a tree
+what computeColl halves it to (src/enqueue.cc, v2.10.3). NVLS: NCCL_NVLS_CHUNKSIZE (src/transport/nvls.cc, v2.18) and
+what computeColl halves it to (src/enqueue.cc, v2.18.5), 128 to 16 KiB, for all of its 16 channels together."""
 
 NVLS_CHANNELS: Mapping[tuple[str, str, str], float] = {("nvlink5", "nvls", "Simple"): 24 / 16}
 """Factors on NVLS's chunks: Blackwell opens 24 channels in a domain (NVLS_NCHANNELS_SM100_NVL, nvls.cc, "2.30")."""
@@ -126,6 +128,10 @@ COPIES = {("nvls", "Simple"): 1, ("direct", "Simple"): 1}
 """NVLS: scatter, reduction in the switch and gather are three stages of a chunk, run by warps of their own (src/device/
 all_reduce.h, RunWorkColl of NVLS, "2.30"), one more than the two hops. Grouped sends and receives: the receiver copies
 chunks out of its buffer (src/collectives/device/sendrecv.h, v2.14.3)."""
+
+NOT_COPIED = {("direct", "Simple")}
+"""What releases 2.27 and 2.29 do not show in a server: all-to-alls of 16 to 512 MiB on A100, H100 and B200 take bytes
+over rate and 20 to 30 us, where the first chunks of all channels would take 40 to 80 us more (aiconfigurator)."""
 
 ROUND_BYTES = {("ring", "Simple"): 2.0**21}
 """ALLREDUCE_CHUNKSTEPS, NCCL_STEPS / 2, of the slots of a channel's buffer (src/include/collectives.h, v2.10.3): over

@@ -32,7 +32,7 @@ UNITS: Mapping[str, tuple[Any, str]] = {
     "hop_latency": (Time, "time"),
     "reporting": (Time, "time"),
     "net_overhead": (Time, "time"),
-    "own_rate": (Bandwidth, "bandwidth"),
+    "grouped_rate": (Bandwidth, "bandwidth"),
     "message_bytes": (Amount, "size"),
     "plateau_bytes": (Amount, "size"),
     "attainable": (Bandwidth, "bandwidth"),
@@ -44,6 +44,7 @@ UNITS: Mapping[str, tuple[Any, str]] = {
     "chunk_bytes": (Amount, "size"),
     "net_chunk_bytes": (Amount, "size"),
     "round_bytes": (Amount, "size"),
+    "lines": (Amount, "size"),
 }
 """Parameters with a unit: the type that reads them, and their dimension. All others are factors and counts."""
 

@@ -130,7 +130,7 @@ def test_refit_writes_what_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     ended: list[None] = []
     paths = left_out.refit(1, lambda: ended.append(None))
     try:
-        assert len(ended) == len(fits_without()) + len(gpus_without()) == 11 + 4
+        assert len(ended) == len(fits_without()) + len(gpus_without()) == 11 + 5
         assert sorted(paths) == sorted(tmp_path.iterdir())
         assert set(refits()) == fitted_to()
         far = {place: factor for place, factor in refits()["vtrain"].factors.items() if abs(factor - 1) > 1e-9}

@@ -316,13 +316,50 @@ def test_amazons_first_fabric_passes_three_fifths_of_its_ports(nodes: int, secon
 
 
 def test_grouped_sends_fill_the_buffers_of_their_channels_before_they_are_copied_out() -> None:
-    """Eight A100: 32 channels of 512 KiB, so a block of up to 16 MiB passes twice, and of 1 GiB 16 MiB do. The block
-    that a rank sends to itself is copied.
+    """Eight A100, older releases: 32 channels of 512 KiB, so a block of up to 16 MiB passes twice, and of 1 GiB 16 MiB
+    do.
     """
     cluster, library = topologies.cluster("dgx_a100_80gb"), replace(nccl(), handover=0.0)
     communicator = Communicator(cluster, cluster.gpus, library)
     once = library.base("direct", "Simple") + library.hop_latency[NVLINK, "ring", "Simple"]
     for nbytes, filling in ((2**23, 7 / 8 * 2**23), (2**30, 2**24)):
         plan = communicator.collective("all_to_all", "ep", tuple(range(8)), float(nbytes))
-        rate, own = library.limits["nvlink3"], library.own_rate["direct", "Simple"]
-        assert plan.alone == pytest.approx(once + (7 / 8 * nbytes + filling) / rate + nbytes / 8 / own, rel=0.02)
+        rate = library.limits["nvlink3"] * library.grouped_share
+        assert plan.alone == pytest.approx(once + (7 / 8 * nbytes + filling) / rate, rel=0.02)
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_warps_are_shared_between_all_blocks_of_an_all_to_all(ranks: int) -> None:
+    """B200: the own block included, so a vector takes the same time among two and among eight."""
+    cluster, library = topologies.cluster("dgx_b200"), replace(nccl("2.30"), handover=0.0)
+    plan = Communicator(cluster, cluster.gpus, library).collective("all_to_all", "ep", tuple(range(ranks)), 2.0**30)
+    assert plan.alone == pytest.approx(2**30 / library.grouped_rate["direct", "Simple", "nvlink5"], rel=0.03)
+
+
+def test_lines_of_ll_pass_on_while_more_come() -> None:
+    """Eight H100, reduce-scatter: a round takes the longer of a hop and of its bytes, and the shorter once."""
+    library = replace(nccl("2.30"), handover=0.0, message_bytes={}, crowding={})
+    library = replace(library, tuning_model=None, protocols=("LL",))
+    cluster = topologies.cluster("dgx_h100")
+    communicator = Communicator(cluster, cluster.gpus, library)
+    hop = library.hop_latency["nvlink4", "ring", "LL"]
+    start = library.launch + library.start_latency["nvlink4", "ring", "LL"]
+    rate = library.ceilings["any", "LL", "nvlink4"] * 7 / 7.5
+    for nbytes in (2.0**16, 2.0**24):
+        plan = communicator.collective("reduce_scatter", "dp", tuple(range(8)), nbytes, algorithm="ring")
+        busy = nbytes / 8 / rate
+        assert plan.alone == pytest.approx(start + 7 * max(hop, busy) + min(hop, busy), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "processor", "share"),
+    [(2, "epyc_7763", 5 / 6), (4, "epyc_7763", 15.3 / 24), (2, "xeon_platinum_8358", 15.3 / 24)],
+)
+def test_gpus_behind_a_host_write_to_each_other_only_in_pairs_on_amd(ranks: int, processor: str, share: float) -> None:
+    """PCIe 4: NCCL's 24 GB/s, less the share of small packets, or of both ways through the memory of the host."""
+    node = {"accelerator": "l40s", "processor": {"preset": processor, "memory": "512 GiB"}}
+    cluster = topologies.cluster({"preset": "rtx_4090_workstation", "node": node})
+    plan = Communicator(cluster, cluster.gpus, nccl("2.30")).collective(
+        "all_reduce", "dp", tuple(range(ranks)), 2.0**32
+    )
+    assert 2 * (ranks - 1) / ranks * 2**32 / plan.alone == pytest.approx(24e9 * share, rel=0.01)
