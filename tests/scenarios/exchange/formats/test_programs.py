@@ -362,4 +362,4 @@ def test_the_configuration_that_a_flag_names_is_read(given, tmp_path, monkeypatc
     told = capsys.readouterr().out
     assert "not read: run.sh: --other\n" in told
     assert "stage: 2" in Path("x.yaml").read_text()
-    assert "software: deepspeed" in Path("x.yaml").read_text()
+    assert "software: huggingface_deepspeed" in Path("x.yaml").read_text()
