@@ -94,7 +94,8 @@ class Target:
         if training is None or not (training.tokens or training.samples):
             return ("training",), "gives no length of the run: give tokens, or samples"
         if self.kind == "cost" and (cost is None or not cost.gpu_hour):
-            return ("cost",) if cost else (), "has no price of a GPU: give cost.gpu_hour, e.g. --set cost.gpu_hour=2"
+            why = "a target in money needs the price of a GPU: give cost.gpu_hour, e.g. --set cost.gpu_hour=2"
+            return ("cost",) if cost else (), why
         return None
 
 

@@ -212,7 +212,7 @@ class Specification(Section):
 
     @model_validator(mode="after")
     def _one_purpose(self) -> Specification:
-        if self.jobs or self.queue is not None:
+        if "jobs" in self.model_fields_set or self.queue is not None:
             self._check_jobs()
             return self
         if self.workload is not None:
@@ -246,6 +246,8 @@ class Specification(Section):
                 raise Fault(("simulation", key), f"does not stand beside {beside}, whose steps do not vary")
         if self.network.fidelity == "alpha_beta":
             raise Fault(("network", "fidelity"), "jobs share links, which alpha_beta does not; take flow or chunk")
+        if not self.jobs and self.queue is None:
+            raise Fault("jobs", "has no job; give at least one")
         for name in self.jobs:
             if fault := name_fault(name) or ("has a dot, which parts keys" if "." in name else ""):
                 raise Fault(("jobs", name), fault)

@@ -23,6 +23,7 @@ from clustersim.workloads.architectures.huggingface_families import (
 )
 from clustersim.workloads.architectures.huggingface_hybrids import HYBRID_FAMILIES
 from clustersim.workloads.architectures.huggingface_mixed import MIXED_FAMILIES
+from clustersim.workloads.architectures.huggingface_recent import RECENT_FAMILIES
 from clustersim.workloads.architectures.huggingface_recurrent import RECURRENT_FAMILIES
 from clustersim.workloads.architectures.huggingface_variants import VARIANT_FAMILIES
 from clustersim.workloads.architectures.huggingface_vision import tower_section
@@ -37,11 +38,13 @@ FAMILIES: Mapping[str, Family] = {
     **RECURRENT_FAMILIES,
     **MIXED_FAMILIES,
     **ENCODER_FAMILIES,
+    **RECENT_FAMILIES,
 }
 """The families by ``model_type``."""
 
 FAMILIES = {
     **FAMILIES,
+    "qwen2_5_omni_text": FAMILIES["qwen2"],
     "qwen3_vl": FAMILIES["qwen3"],
     "qwen3_vl_text": FAMILIES["qwen3"],
     "qwen3_vl_moe": FAMILIES["qwen3_moe"],

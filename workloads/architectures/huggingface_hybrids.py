@@ -179,15 +179,7 @@ def _jamba(config: Values) -> Values:
     }
 
 
-def _qwen3_5(config: Values) -> Values:
-    """As Qwen3-Next, but with the feed-forward network of Qwen 3."""
-    own = {"shared_expert_intermediate_size": 0, **config, "num_experts": None}
-    dense = _qwen3_next(own)
-    config.get("layer_types")
-    return {key: dense[key] for key in ("layers", "blocks")}
-
-
-def _qwen3_next(config: Values) -> Values:
+def _delta_layers(config: Values) -> Values:
     """The last layer of each ``full_attention_interval`` has attention, the others a gated delta net."""
     layers, turn = layer_count(config), whole(config, "full_attention_interval")
     if config.get("layer_types") is not None:
@@ -197,12 +189,19 @@ def _qwen3_next(config: Values) -> Values:
         raise Unsupported("full_attention_interval", f"must be a whole number of at least 1, not {turn}")
     else:
         mixers = ["attention" if (layer + 1) % turn == 0 else "gated_delta_net" for layer in range(layers)]
-    shared = whole(config, "shared_expert_intermediate_size")
     block = sizes(config, DELTA)
     return {
-        **sparse_layers(config),
+        "attention_output_gate": truth(config, "attn_output_gate", True),
         "layers": in_turn([[mixer, "mlp"] for mixer in mixers]),
         "blocks": {"gated_delta_net": block} if "gated_delta_net" in mixers else None,
+    }
+
+
+def _qwen3_next(config: Values) -> Values:
+    shared = whole(config, "shared_expert_intermediate_size")
+    return {
+        **sparse_layers(config),
+        **_delta_layers(config),
         "moe_shared_expert_intermediate_size": shared,
         "moe_shared_expert_gate": bool(shared),
     }
@@ -299,7 +298,7 @@ HYBRID_FAMILIES: Mapping[str, Family] = {
         {**LLAMA, "qk_norm": "per_head", "attention_output_gate": True},
         LLAMA_KEYS,
         OF_QWEN,
-        _qwen3_5,
+        _delta_layers,
         below("gated_delta_net", DELTA),
     ),
     "qwen3_5_moe_text": Family(

@@ -11,6 +11,9 @@ from clustersim.workloads.architectures.model_keys import is_config
 ENCODERS = ("vision_config", "audio_config")
 """Parts of a model beside its text model."""
 
+QUANTISED = "quantization_config"
+"""How the weights in the files are stored."""
+
 
 def recognises(source: SourceFile) -> bool:
     """Return whether *source* is a ``config.json``."""
@@ -27,6 +30,9 @@ def read(source: SourceFile, facts: Facts) -> None:
         # a feature that is off
         own = source.section(*at) if at else source.data
         source.without_effect |= {(*at, key) for key, value in own.items() if value is None or value is False}
+        if source.take(*at, QUANTISED):
+            place = ".".join((*at, QUANTISED))
+            facts.remarks.append(f"{place}: the weights of the file are quantised; a step has training.precision")
     for part in ENCODERS:
         read = part == KEY and "vision" in section.data
         if (inside or read) and source.take(part) and not read:

@@ -193,7 +193,10 @@ def test_what_cannot_be_reached_says_the_best() -> None:
     [
         (["hello", "--target", "30 days"], "gives no length of the run: give tokens"),
         (["gpt_6_7b_64a100", "--target", "$2M"], "gives no length of the run: give tokens"),
-        (["gpt_6_7b_64a100", "--tokens", "1B", "--target", "$2M"], "has no price of a GPU: give cost.gpu_hour"),
+        (
+            ["gpt_6_7b_64a100", "--tokens", "1B", "--target", "$2M"],
+            "a target in money needs the price of a GPU: give cost.gpu_hour",
+        ),
         (["hello", "--target", "50 tokens/s/GPU"], "has no tokens"),
         (["hello", "--target", "30 miles"], '"miles" is not a unit of a target'),
         (["hello", "--target", "30 days", "-o", "folder"], "-o is for the best plan"),

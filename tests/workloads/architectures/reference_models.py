@@ -33,6 +33,9 @@ CLASSES = {
 }
 """Classes of models that have no causal head."""
 
+NAMED = {"whisper": "WhisperForConditionalGeneration", "mistral4": "Mistral4ForCausalLM"}
+"""Classes that none of the above finds."""
+
 UNCORRECTED = ("deepseek_v4",)
 """Families whose first layers have no correction, so that it is not counted here."""
 
@@ -65,8 +68,8 @@ def _built(kind: str, given: Mapping[str, Any]) -> Any:
         whole = transformers.AutoConfig.for_model(kind, text_config=dict(given))
         return transformers.AutoModel.from_config(whole).language_model
     made = transformers.AutoConfig.for_model(kind, **given)
-    if kind == "whisper":
-        return transformers.WhisperForConditionalGeneration(made)
+    if kind in NAMED:
+        return getattr(transformers, NAMED[kind])(made)
     return getattr(transformers, CLASSES.get(kind, "AutoModelForCausalLM")).from_config(made)
 
 
