@@ -14,14 +14,12 @@ import numpy as np
 from clustersim.scenarios.build.description import notes
 from clustersim.scenarios.cost.cost import SECONDS_PER_DAY
 from clustersim.scenarios.results import efficiency
-from clustersim.scenarios.results.queue_numbers import QueueNumbers, queues_table
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.results.titles import heading, title
 from clustersim.simulator.analysis import metrics
 from clustersim.simulator.analysis.network_traffic import cable_load
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.charts import text_report
 from clustersim.simulator.reading import plain_text
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
 from clustersim.simulator.reading.plain_text import figure, indented
@@ -171,6 +169,8 @@ class CollectiveResult(PlottedResult):
 
     def table(self) -> str:
         """Return the rows as a table with the columns of nccl-tests."""
+        from clustersim.simulator.charts import text_report
+
         rows = [
             text_report.CollectiveRow(
                 row["size_bytes"], row["time_s"], row["algbw"], row["busbw"], row["algorithm"], row["protocol"]
@@ -231,6 +231,9 @@ class VariantsResult(PlottedResult):
 
 def side_by_side(results: Mapping[str, Result]) -> Iterator[str]:
     """Yield tables with a column for each of *results*."""
+    from clustersim.scenarios.results.queue_numbers import QueueNumbers, queues_table
+    from clustersim.simulator.charts import text_report
+
     steps = {name: result for name, result in results.items() if isinstance(result, StepNumbers)}
     if steps:
         yield plain_text.table(numbers(steps), ["", *steps], "lr")

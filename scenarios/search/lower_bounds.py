@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from itertools import chain
+from math import inf
 
 from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.derived import Derived
 from clustersim.scenarios.build.layer_probe import AGAIN, content
 from clustersim.scenarios.build.schedule import gradient_dtype
 from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.specification.memory_saving import Offload
 from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.schedule.mesh import Axis
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.workloads.data_parallel.buckets import Weights
+from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.memory.optimizer import resident_states
 from clustersim.workloads.operators.model import Layer
 from clustersim.workloads.operators.parameter import REPLICAS
@@ -61,41 +66,129 @@ def least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bo
     key = id(layers), id(prices), pipeline.phases, pipeline.splits, again
     forwards, backwards, totals = estimator.once("seconds of stages", key, of_stages)
     least = 0.0
-    for stages in pipeline.stages:
+    for number, stages in enumerate(pipeline.stages):
         first = min(stages)
+        outside = sum(forwards[:first]) + sum(backwards[:first])
         busy = derived.micro_batches * sum(totals[stage] for stage in stages)
-        least = max(least, sum(forwards[:first]) + busy + sum(backwards[:first]))
-    if not computing:
-        least = max(least, _gathering(estimator, variant, layers))
-    fixed = variant.software.load_seconds if share.optimizer_seconds is None else 0.0
-    return (least + fixed) * ALMOST
+        beside = NOTHING if computing else _exchanged(estimator, variant, layers, number)
+        least = max(least, outside + busy, beside.gathering, outside * beside.left + busy + beside.lost)
+    return (least + _after(estimator, variant, layers, computing=computing)) * ALMOST
 
 
-def _gathering(estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer]]) -> float:
-    """Return the seconds of the gathers of parameters of rank 0 at least, which run one after the other.
+def _after(estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer]], *, computing: bool) -> float:
+    """Return the seconds of the host, and unless *computing* of exchanges, that end a step on each rank at least."""
+    software, training, derived = variant.software, variant.specification.training, variant.derived
+    if estimator.share(variant).optimizer_seconds is not None or training is None:
+        return 0.0
+    own, layout = estimator.pipeline(variant.specification).stages, derived.layouts[0]
+    width, reduced = _widths(estimator, variant)
+    kinds = variant.specification.parallelism.data.exchanges_after(software)
+    if computing or derived.replicas == 1 or derived.degree("cp") > 1:
+        kinds = ()
 
-    The first one is left out: it is beside no other. 0 if their number or their groups do not follow from the method.
+    def seconds() -> float:
+        """Return those of the rank with the least; a bucket takes no less time than its share of all bytes at once."""
+        least = inf
+        for number, of_rank in enumerate(own):
+            layers = [layer for stage in of_rank for layer in stages[stage]]
+            tensors = sum(tensor.trainable for layer in layers for tensor in layer.tensors)
+            found = software.host_seconds_per_tensor * tensors if training.offload is None else 0.0
+            weights = [Weights(layer.name, layer.tensors).over(REPLICAS).trained for layer in layers]
+            for kind in kinds:
+                each = width if kind == "all_gather" else reduced
+                nbytes = float(sum(one.parameters for one in weights) * each)
+                found += _exchange(estimator, derived, kind, nbytes, number).alone if nbytes else 0.0
+            least = min(least, found)
+        return least
+
+    key = id(stages), id(own), tuple(kinds), width, reduced, tuple(layout.degrees.items()), software
+    return software.load_seconds + estimator.once("after", key, seconds)
+
+
+def _widths(estimator: Estimator, variant: BuiltScenario) -> tuple[float, float]:
+    """Return the bytes of an element of the parameters, and of the gradients."""
+    precision, training = estimator.share(variant).precision, variant.specification.training
+    assert training is not None
+    data = variant.specification.parallelism.data
+    return BYTES[precision], BYTES[gradient_dtype(training, data, variant.software) or precision]
+
+
+def _exchange(estimator: Estimator, derived: Derived, kind: str, nbytes: float, number: int) -> TransferPlan:
+    """Return the plan of a collective over the replicas of pipeline rank *number*."""
+    layout = derived.layouts[0]
+    axis = Axis(layout.groups(REPLICAS))
+    place = axis.place(layout.groups(PIPELINE)[0][number]) if PIPELINE in layout.degrees else (0, 0)
+    assert place is not None
+    op = Collective(name=kind, kind=kind, over=REPLICAS, nbytes=nbytes)
+    return estimator.network(derived).plan(op, axis, axis.groups[place[0]])
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What exchanges beside computation take of a rank: the seconds of *gathering* parameters, and of computation that
+    are *lost*, because exchanges hold SMs; the part of the computation's speed that is *left* beside all of them."""
+
+    gathering: float = 0.0
+    lost: float = 0.0
+    left: float = 1.0
+
+
+NOTHING = Beside()
+
+
+def _exchanged(estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer]], number: int) -> Beside:
+    """Return what exchanges of parameters and gradients take of pipeline rank *number* at least.
+
+    Those of a kind run one after the other. The first gather is left out: it is beside no other. Computation has the
+    SMs that they leave, so if they hold the shares a and b for G and R seconds of the step, whatever they run beside,
+    computation loses a G + b R - a b min(G, R) seconds, less what falls to idle times. Nothing if the number or the
+    groups of the exchanges do not follow from the method.
     """
     derived, data = variant.derived, variant.specification.parallelism.data
-    if not data.least_gathers or derived.replicas == 1 or derived.degree("cp") > 1:
-        return 0.0
-    layout, width = derived.layouts[0], BYTES[estimator.share(variant).precision]
-    network, own = estimator.network(derived), estimator.pipeline(variant.specification).stages[0]
+    counts = data.least_exchanges
+    if not counts or derived.replicas == 1 or derived.degree("cp") > 1:
+        return NOTHING
+    width, reduced = _widths(estimator, variant)
+    own = estimator.pipeline(variant.specification).stages[number]
 
-    def seconds() -> tuple[float, float]:
-        """Return the seconds of one gather of all layers, and of the longest of them."""
-        axis = Axis(layout.groups(REPLICAS))
+    def exchanges() -> dict[str, Exchanges]:
         weights = [Weights(layer.name, layer.tensors).over(REPLICAS) for stage in own for layer in stages[stage]]
-        counts = Counter(one.gathered(width) for one in weights if one.parameters)
-        gathers = {
-            nbytes: Collective(name="gather", kind="all_gather", over=REPLICAS, nbytes=nbytes) for nbytes in counts
+        sizes = {
+            "all_gather": [one.gathered(width) for one in weights if one.parameters],
+            "reduce_scatter": [float(one.trained.parameters * reduced) for one in weights if one.trained.parameters],
         }
-        each = {nbytes: network.plan(op, axis, axis.groups[0]).alone for nbytes, op in gathers.items()}
-        return sum(each[nbytes] * count for nbytes, count in counts.items()), max(each.values(), default=0.0)
+        found = {}
+        for kind, several in sizes.items():
+            plans = {size: _exchange(estimator, derived, kind, size, number) for size in set(several)}
+            each = [plans[size] for size in several]
+            found[kind] = Exchanges(
+                sum(plan.alone for plan in each),
+                max((plan.alone for plan in each), default=0.0),
+                sum(plan.alone * plan.sms for plan in each),
+                max((plan.sms for plan in each), default=0.0),
+            )
+        return found
 
-    degrees = tuple(layout.degrees.items())
-    once, longest = estimator.once("gathers", (id(stages), tuple(own), degrees, width), seconds)
-    return data.least_gathers * derived.micro_batches * once - longest
+    key = id(stages), number, tuple(derived.layouts[0].degrees.items()), width, reduced
+    found = estimator.once("exchanges", key, exchanges)
+    times = {kind: counts.get(kind, 0) * derived.micro_batches for kind in found}
+    held = sum(times[kind] * one.held for kind, one in found.items())
+    gathers, reductions = found["all_gather"], found["reduce_scatter"]
+    gathering = max(0.0, times["all_gather"] * gathers.seconds - gathers.longest)
+    twice = gathers.sms * reductions.sms * min(gathering, times["reduce_scatter"] * reductions.seconds)
+    lost = max(0.0, held - gathers.longest * gathers.sms - twice)
+    return Beside(gathering, lost, (1 - gathers.sms) * (1 - reductions.sms))
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """The *seconds* of one exchange of each layer, the *longest* of them, the sum of their seconds times the share of
+    SMs that they *held*, and the largest such share *sms*."""
+
+    seconds: float
+    longest: float
+    held: float
+    sms: float
 
 
 def least_bytes(estimator: Estimator, variant: BuiltScenario) -> float:

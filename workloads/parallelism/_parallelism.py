@@ -214,12 +214,20 @@ class DataMethod(Section):
         return 0
 
     @property
-    def least_gathers(self) -> int:
-        """How often a micro-batch at least gathers each layer, whole and over all replicas; 0 also if it is not known.
+    def least_exchanges(self) -> Mapping[str, int]:
+        """How often a micro-batch at least exchanges each layer, whole, over all replicas; empty also if not known.
 
-        A planner leaves methods out by it that would take longer than others for their gathers alone.
+        By kind: ``all_gather`` of parameters and ``reduce_scatter`` of gradients, on a stream for each. A planner
+        leaves methods out by it that would take longer than others for these exchanges alone.
         """
-        return 0
+        return {}
+
+    def exchanges_after(self, software: Software) -> Sequence[str]:
+        """Kinds of exchange of whole gradients, or parameters, over all replicas that end a step, beside nothing else.
+
+        A planner's lower bounds have them; none also if they are not known.
+        """
+        return ()
 
     @property
     def whole_gradients(self) -> bool:

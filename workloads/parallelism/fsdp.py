@@ -6,7 +6,7 @@ reduce-scattered after it, in every micro-batch. Zhao et al., "PyTorch FSDP", VL
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from clustersim.simulator.hardware.accelerator import Software
@@ -43,10 +43,11 @@ class FullyShardedDataParallel(ReducingMethod):
         return self.overlap
 
     @property
-    def least_gathers(self) -> int:
-        """Before the forward and before the backward pass, or its recomputation, if layers are released in between."""
+    def least_exchanges(self) -> Mapping[str, int]:
+        """Gathers before the forward and before the backward pass, or its recomputation, if layers are released in
+        between; a reduction after the backward pass."""
         plain = self.hybrid is None and self.compression is None
-        return 2 if plain and self.reshard else 0
+        return {"all_gather": 2, "reduce_scatter": 1} if plain and self.reshard else {}
 
     @property
     def whole_gradients(self) -> bool:

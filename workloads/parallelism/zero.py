@@ -121,6 +121,15 @@ class Zero(ReducingMethod):
         """*overlap*, else the default of the stage (DeepSpeed, runtime/zero/config.py, ``overlap_comm_valid``)."""
         return self.stage == 3 if self.overlap is None else self.overlap
 
+    def exchanges_after(self, software: Software) -> Sequence[str]:
+        """In stage 1 those of gradients, and of parameters unless they are gathered beside the next forward pass."""
+        plain = self.groups is None and self.hybrid is None and self.compression is None
+        if self.stage != 1 or self.overlaps or not plain:
+            return ()
+        reduced = "all_reduce" if software.zero_gradients == "all_reduce" else "reduce_scatter"
+        later = software.gather_ahead or software.zero_parameters == "broadcast"
+        return (reduced,) if later else (reduced, "all_gather")
+
     @property
     def broadcasts(self) -> bool:
         """True if every rank has the whole model."""

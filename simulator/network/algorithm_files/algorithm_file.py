@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from clustersim.simulator.network.algorithm_files import msccl, mscclpp
-from clustersim.simulator.network.algorithm_files.rounds import ChunkTraffic
 from clustersim.simulator.network.step import Group, Step
 from clustersim.simulator.reading.errors import SimulatorError
+
+if TYPE_CHECKING:
+    from clustersim.simulator.network.algorithm_files.rounds import ChunkTraffic
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +49,12 @@ def is_file(name: str) -> bool:
 def algorithm(path: str) -> FileAlgorithm:
     """Return the algorithm of the file at *path*. Raises `SimulatorError` if it is wrong."""
     if path.endswith(".json"):
+        from clustersim.simulator.network.algorithm_files import mscclpp
+
         plan = mscclpp.MscclppPlan(path)
         return FileAlgorithm(path, plan.kind, plan.ranks, plan.thread_blocks, plan.switched, plan.traffic)
+    from clustersim.simulator.network.algorithm_files import msccl
+
     program = msccl.MscclProgram(path)
     traffic = program.traffic
     return FileAlgorithm(path, program.kind, len(program.gpus), program.thread_blocks, False, lambda _: traffic)
