@@ -2,6 +2,7 @@
 
 from itertools import product
 from math import ceil, inf
+from typing import Literal
 
 import pytest
 
@@ -43,7 +44,9 @@ def test_products_of_a_group_are_padded_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("which", "executed", "products", "operations"), [("forward", 2, 2, 8), ("backward", 5, 7, 18)]
 )
-def test_attention_pays_for_whole_blocks_padded_heads_and_operations_on_scores(which, executed, products, operations):  # type: ignore[no-untyped-def]
+def test_attention_pays_for_whole_blocks_padded_heads_and_operations_on_scores(
+    which: Literal["forward", "backward"], executed: int, products: int, operations: int
+) -> None:
     # 2,048 queries under a causal mask: 1 to 4 blocks of 512 keys, 1,280 keys in the mean; heads of 64 fill half
     kernel = Kernel(1.0, 0.0, (executed * 3, 2048, 1024 + 64, 64), "bf16", attention=which)
     scores = 3 * 2048 * 1280
