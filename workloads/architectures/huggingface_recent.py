@@ -19,7 +19,6 @@ from clustersim.workloads.architectures.huggingface_families import (
     Family,
     Values,
     truth,
-    whole,
     window,
 )
 

@@ -1,7 +1,7 @@
 """The tower of images in a configuration of Hugging Face's models of several parts, as `model.vision`.
 
-Keys are those of ``vision_config`` (transformers, src/transformers/models/qwen3_vl, qwen2_5_vl, kimi_k25, llama4 and
-gemma3; for Kimi K2.5 also those of the code beside the weights).
+Keys are those of ``vision_config`` (transformers, src/transformers/models/qwen3_vl, qwen3_5, qwen2_5_vl, kimi_k25,
+llama4 and gemma3; for Kimi K2.5 also those of the code beside the weights).
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ def _qwen3(config: Values, around: Values, features: int) -> Values:
     side = round(rows**0.5) * sizes["patch_size"]
     made = {"activation": "gelu_new", "rotary": True, "position_rows": rows, "image_size": side, "projector": way}
     return {**sizes, **made, "frames": whole(config, "temporal_patch_size", 2)}
+
+
+def _qwen3_5(config: Values, around: Values, features: int) -> Values:
+    """The tower of Qwen3-VL, without projectors between its layers unless a file names them."""
+    return _qwen3({"deepstack_visual_indexes": [], **config}, around, features)
 
 
 QWEN = {"num_layers": ("depth", 27), "hidden_size": ("hidden_size", 1152), "num_attention_heads": ("num_heads", 16)}
@@ -94,6 +99,7 @@ def _siglip(config: Values, around: Values, features: int) -> Values:
 
 TOWERS: Mapping[str, Callable[[Values, Values, int], Values]] = {
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe", "qwen3_vl_vision", "qwen3_vl_moe_vision"), _qwen3),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe", "qwen3_5_vision", "qwen3_5_moe_vision"), _qwen3_5),
     **dict.fromkeys(("qwen2_5_vl", "qwen2_5_vl_vision"), _qwen2_5),
     **dict.fromkeys(("kimi_k25", "kimi_k25_vision"), _kimi),
     **dict.fromkeys(("llama4", "llama4_vision_model"), _llama4),

@@ -21,7 +21,7 @@ CORRECTIONS = ("e_score_correction_bias", "expert_bias")
 WITHOUT_HEAD = ("step3p7", "glm4v_text", "glm4v_moe_text", "qwen2_5_vl_text")
 """Text parts of models of several parts, which have no class with a head."""
 
-WITH_IMAGES = ("qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl", "gemma3", "llama4", "kimi_k25")
+WITH_IMAGES = ("qwen3_5", "qwen3_5_moe", "qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl", "gemma3", "llama4", "kimi_k25")
 """Models with a tower of images."""
 
 CLASSES = {
