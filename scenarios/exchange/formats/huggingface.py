@@ -31,8 +31,8 @@ def read(source: SourceFile, facts: Facts) -> None:
         own = source.section(*at) if at else source.data
         source.without_effect |= {(*at, key) for key, value in own.items() if value is None or value is False}
         if source.take(*at, QUANTISED):
-            place = ".".join((*at, QUANTISED))
-            facts.remarks.append(f"{place}: the weights of the file are quantised; a step has training.precision")
+            whole = ".".join((*at, QUANTISED))
+            facts.remarks.append(f"{whole}: the weights of the file are quantised; a step has training.precision")
     for part in ENCODERS:
         read = part == KEY and "vision" in section.data
         if (inside or read) and source.take(part) and not read:
