@@ -118,8 +118,8 @@ QUANTITIES = (
             1200e9,
             "bytes/s",
             "what the channels of rings carry in a server",
-            ("ceilings.ring.Simple.{link}", "ceilings.direct.Simple.{link}"),
-            (("ring", "Simple"), ("direct", "Simple")),
+            ("ceilings.ring.Simple.{link}",),
+            (("ring", "Simple"),),
             (link,),
             0.05,
         )
