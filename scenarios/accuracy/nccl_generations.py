@@ -44,6 +44,10 @@ SIMILAR = 0.2
 cycles in the mean; starts of Hopper and of Blackwell differ by factors of 1.5 to 1.9.
 """
 
+OTHER_LINK = 0.5
+"""Spread of the cycles of a latency over PCIe about those over NVLink: a start and a hop by LL on L40S differ from them
+by factors of 0.7 and 1.8."""
+
 
 @dataclass(frozen=True)
 class GenerationQuantity:
@@ -114,8 +118,8 @@ QUANTITIES = (
             1200e9,
             "bytes/s",
             "what the channels of rings carry in a server",
-            ("ceilings.ring.Simple.{link}", "ceilings.direct.Simple.{link}"),
-            (("ring", "Simple"), ("direct", "Simple")),
+            ("ceilings.ring.Simple.{link}",),
+            (("ring", "Simple"),),
             (link,),
             0.05,
         )
@@ -179,33 +183,43 @@ def _parameter(quantity: GenerationQuantity, link: str) -> Parameter:
 PARAMETERS = tuple(_parameter(quantity, link) for quantity in QUANTITIES for link in quantity.kinds)
 
 
-LATENCIES = tuple(one.name for one in QUANTITIES if one.kinds == ALL and one.unit == "s")
+LATENCIES = tuple(one.name for one in QUANTITIES if one.unit == "s" and set(NVLINKS) <= set(one.kinds))
 """Names of the quantities whose ratios are similar in all generations."""
 
 
 def couplings() -> Iterator[FitRow]:
     """Yield what is known beside measurements, to `SIMILAR`: each of `LATENCIES` is the product of a factor of the
     generation and one of the quantity, and the generation's factor is as one over its clock. So GPUs whose small or
-    two-GPU collectives nobody measured have them in proportion to those that somebody did.
+    two-GPU collectives nobody measured have them in proportion to those that somebody did. Over PCIe each takes as many
+    cycles as over NVLink, to `OTHER_LINK`.
     """
-    names = {(g, q): f"{g}_{q}" for g in GENERATIONS.values() for q in LATENCIES}
+    joined = [GENERATIONS[link] for link in NVLINKS]
+    names = {(g, q): f"{g}_{q}" for g in joined for q in LATENCIES}
     for generation, quantity in names:
         yield _coupling(f"{generation} {quantity}", names, partial(_proportion, own=(generation, quantity)))
-    for generation in GENERATIONS.values():
+    for generation in joined:
         yield _coupling(f"{generation} in cycles", names, partial(_cycles, own=generation))
+    for one in (one for one in QUANTITIES if one.kinds == ALL):
+        of_one = {(g, one.name): f"{g}_{one.name}" for g in GENERATIONS.values()}
+        yield _coupling(f"ada {one.name} in cycles", of_one, partial(_cycles, own="ada"), OTHER_LINK)
 
 
 Latencies = Mapping[tuple[str, str], float]
 """By generation and quantity."""
 
 
-def _coupling(title: str, names: Mapping[tuple[str, str], str], ratio: Callable[[Latencies], float]) -> FitRow:
-    """What makes the *ratio* of latencies 1; *names*: those of their parameters."""
+def _coupling(
+    title: str,
+    names: Mapping[tuple[str, str], str],
+    ratio: Callable[[Latencies], float],
+    spread: float = SIMILAR,
+) -> FitRow:
+    """What makes the *ratio* of latencies 1, to *spread*; *names*: those of their parameters."""
 
     def predicted(values: Values) -> float:
         return ratio({key: values[name] for key, name in names.items()})
 
-    return FitRow(title, 1.0, predicted, uses=frozenset(names.values()), noise=SIMILAR, known=True)
+    return FitRow(title, 1.0, predicted, uses=frozenset(names.values()), noise=spread, known=True)
 
 
 def _cycles(values: Latencies, own: str) -> float:

@@ -136,7 +136,7 @@ PARAMETERS = (
         0.5,
         1.0,
         "",
-        "share of the rate of rings that grouped sends to GPUs of a server get",
+        "share of the NVLinks' bandwidth to rings that grouped sends to GPUs of a server get",
         (LANDS + "grouped_share",),
         spread=0.2,
     ),

@@ -256,6 +256,7 @@ def candidate(
         steps = [part for step in steps for part in step.passes()]
     correction = transport.correction(algorithm, protocol, nbytes)
     share = transport.share(kind, algorithm, protocol, properties) * correction
+    share *= transport.link_share(kind, properties)
     pipelined = transport.pipeline_share(
         algorithm, sum(step.repeat for step in steps if not (step.pipelined or step.continues))
     )

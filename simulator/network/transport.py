@@ -357,8 +357,11 @@ class Transport:
             return self.gather_shares[algorithm, protocol]
         if group.ranks < 2 * group.servers and (algorithm, protocol) in self.single_gpu_shares:
             return self.single_gpu_shares[algorithm, protocol]
-        share = self.shares.get((algorithm, protocol, across), self.shares.get(("ring", protocol, across), 1.0))
-        return share * self.grouped_share if kind in GROUPED and group.inside == NVLINK and not across else share
+        return self.shares.get((algorithm, protocol, across), self.shares.get(("ring", protocol, across), 1.0))
+
+    def link_share(self, kind: str, group: GroupProperties) -> float:
+        """Return the share of its rate at which a link carries a collective *kind*: the channels' limits are apart."""
+        return self.grouped_share if kind in GROUPED and group.inside == NVLINK and group.servers == 1 else 1.0
 
     def correction(self, algorithm: str, protocol: str, nbytes: float) -> float:
         """Return the factor on the bandwidth for a vector of *nbytes*: by whole powers of two from 64 B, as in NCCL."""
