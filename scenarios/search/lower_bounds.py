@@ -105,7 +105,7 @@ def _after(estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer
     return software.load_seconds + estimator.once("after", key, seconds)
 
 
-def _widths(estimator: Estimator, variant: BuiltScenario) -> tuple[float, float]:
+def _widths(estimator: Estimator, variant: BuiltScenario) -> tuple[int, int]:
     """Return the bytes of an element of the parameters, and of the gradients."""
     precision, training = estimator.share(variant).precision, variant.specification.training
     assert training is not None
