@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from clustersim.scenarios.run.sweep import Sweep
     from clustersim.scenarios.scenario import Scenario
     from clustersim.scenarios.search.planning_problem import problem_of
-    from clustersim.scenarios.search.published_plans import overrides, propose
-    from clustersim.scenarios.search.ranking import rank
+    from clustersim.scenarios.search.published_plans import overrides, propose, rank
     from clustersim.simulator.analysis.critical_path import slack
     from clustersim.simulator.analysis.timeline import Span, Timeline
-    from clustersim.simulator.engine.variation import Variation
+    from clustersim.simulator.engine.pricing import Variation
     from clustersim.simulator.hardware.accelerator import Accelerator, Software
     from clustersim.simulator.hardware.cluster import Cluster
     from clustersim.simulator.hardware.kernel import BYTES, Kernel, matmul, memory_bound
@@ -38,19 +37,18 @@ if TYPE_CHECKING:
     from clustersim.simulator.schedule.schedule import Schedule
     from clustersim.simulator.simulate import simulate
     from clustersim.topologies import cluster
-    from clustersim.topologies.wiring.network import FabricRouter, Network, Port
-    from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
+    from clustersim.topologies.fabrics._network import FabricRouter, Network, Port
+    from clustersim.topologies.nodes._server import Server, Wiring, pcie_tree
     from clustersim.workloads.architectures.shape import Shape
     from clustersim.workloads.architectures.specification import model
     from clustersim.workloads.blocks._block import Block, HiddenStates
     from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, compressed
     from clustersim.workloads.data_parallel.gradients import map_replicas, reduce_gradients, weights_by_stage
-    from clustersim.workloads.memory.chains.chain import Chain
-    from clustersim.workloads.memory.chains.optimal_checkpointing import optimal
+    from clustersim.workloads.memory.chain import Chain
+    from clustersim.workloads.memory.optimal_checkpointing import optimal
     from clustersim.workloads.operators.attentions.core_attention import CoreAttention
     from clustersim.workloads.operators.model import Layer, Model
-    from clustersim.workloads.operators.operator import SHIFT, Exchange, Operator, Segment
-    from clustersim.workloads.operators.parameter import ParameterTensor
+    from clustersim.workloads.operators.operator import SHIFT, Exchange, Operator, ParameterTensor, Segment
     from clustersim.workloads.parallelism._parallelism import DataMethod, Parallelism
     from clustersim.workloads.reductions.all_reduce import all_reduce
 
@@ -145,11 +143,10 @@ _HOMES = {
     "scenarios.run.sweep": "Sweep",
     "scenarios.scenario": "Scenario",
     "scenarios.search.planning_problem": "problem_of",
-    "scenarios.search.published_plans": "overrides propose",
-    "scenarios.search.ranking": "rank",
+    "scenarios.search.published_plans": "overrides propose rank",
     "simulator.analysis.critical_path": "slack",
     "simulator.analysis.timeline": "Span Timeline",
-    "simulator.engine.variation": "Variation",
+    "simulator.engine.pricing": "Variation",
     "simulator.simulate": "simulate",
     "simulator.hardware.accelerator": "Accelerator Software",
     "simulator.hardware.cluster": "Cluster",
@@ -165,19 +162,18 @@ _HOMES = {
     "simulator.schedule.program": "Program",
     "simulator.schedule.schedule": "Schedule",
     "topologies": "cluster",
-    "topologies.wiring.network": "FabricRouter Network Port",
-    "topologies.wiring.server": "Server Wiring pcie_tree",
+    "topologies.fabrics._network": "FabricRouter Network Port",
+    "topologies.nodes._server": "Server Wiring pcie_tree",
     "workloads.architectures.shape": "Shape",
     "workloads.architectures.specification": "model",
     "workloads.blocks._block": "Block HiddenStates",
     "workloads.data_parallel.buckets": "Bucket Reduction compressed",
     "workloads.data_parallel.gradients": "map_replicas reduce_gradients weights_by_stage",
-    "workloads.memory.chains.chain": "Chain",
-    "workloads.memory.chains.optimal_checkpointing": "optimal",
+    "workloads.memory.chain": "Chain",
+    "workloads.memory.optimal_checkpointing": "optimal",
     "workloads.operators.attentions.core_attention": "CoreAttention",
     "workloads.operators.model": "Layer Model",
-    "workloads.operators.operator": "Exchange Operator SHIFT Segment",
-    "workloads.operators.parameter": "ParameterTensor",
+    "workloads.operators.operator": "Exchange Operator SHIFT Segment ParameterTensor",
     "workloads.parallelism._parallelism": "DataMethod Parallelism",
     "workloads.reductions.all_reduce": "all_reduce",
 }

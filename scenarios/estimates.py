@@ -14,8 +14,8 @@ from clustersim.scenarios import defaults
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.description import model_title
 from clustersim.scenarios.build.memory_need import MemoryNeed, of_capacity
-from clustersim.scenarios.cost.cost import SECONDS_PER_DAY
 from clustersim.scenarios.results.efficiency import Utilisation, utilisation
+from clustersim.scenarios.specification.cost import SECONDS_PER_DAY
 from clustersim.simulator.reading import plain_text
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
 from clustersim.simulator.reading.plain_text import figure

@@ -18,9 +18,8 @@ import numpy as np
 from clustersim.simulator.analysis.timeline import FlowLinks, LinkUse, Timeline
 from clustersim.simulator.engine.folding.folding import Folding
 from clustersim.simulator.engine.outcome import Outcome, deadlock
-from clustersim.simulator.engine.pricing import Pricing
+from clustersim.simulator.engine.pricing import Pricing, Variation
 from clustersim.simulator.engine.setup import NetworkConditions, RankClasses, Setup, Unfolded
-from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.engine_choice import choose, numba_fault, numba_found
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.cluster import Cluster

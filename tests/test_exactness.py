@@ -15,7 +15,7 @@ from clustersim.scenarios import Scenario
 from clustersim.scenarios.run.running import simulated
 from clustersim.simulator.analysis.timeline import Columns, Timeline
 from clustersim.simulator.charts.rows import Shown, rows
-from clustersim.simulator.engine.variation import Variation
+from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.kernel import matmul
 from clustersim.simulator.network.library.nccl import nccl

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.simulator.engine.variation import Variation
+from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective

@@ -19,9 +19,9 @@ from clustersim.simulator.hardware.hashing import Indices, Numbering
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.hardware.topology import NONE, Numbered, Topology, VertexNames, Vertices, sorted_topology
 from clustersim.simulator.reading.errors import ClusterError
-from clustersim.topologies.server_template import KindTables, ServerTemplate
-from clustersim.topologies.wiring.network import FabricRouter, Network, Port, Ports, Routing, Tree
-from clustersim.topologies.wiring.server import Wiring
+from clustersim.topologies.fabrics._network import FabricRouter, Network, Port, Ports, Routing, Tree
+from clustersim.topologies.nodes._server import Wiring
+from clustersim.topologies.regularity import KindTables, ServerTemplate
 
 if TYPE_CHECKING:
     from clustersim.simulator.hardware.topology import Regularity

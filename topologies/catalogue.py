@@ -13,7 +13,6 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.reading import lookup
-from clustersim.simulator.reading.dataclass_keys import keys_of, made
 from clustersim.simulator.reading.document import Document, merged, part
 from clustersim.simulator.reading.quantities import (
     Bandwidth,
@@ -22,6 +21,8 @@ from clustersim.simulator.reading.quantities import (
     Rate,
     Section,
     Time,
+    keys_of,
+    made,
 )
 from clustersim.simulator.reading.validation import Fault, near, validated
 from clustersim.simulator.reading.yaml_and_json import read

@@ -35,9 +35,9 @@ from clustersim.simulator.reading.validation import Chosen, Fault, validated
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.topologies.assembly import assemble, cable_of
 from clustersim.topologies.catalogue import CPUS, GPUS, LinkData, device, known, link_data
+from clustersim.topologies.fabrics._network import Routing
 from clustersim.topologies.node_and_fabric import FABRICS, Cpu, FabricSection, Gpu, NodeSection
-from clustersim.topologies.wiring.network import Routing
-from clustersim.topologies.wiring.server import Wiring
+from clustersim.topologies.nodes._server import Wiring
 
 CLUSTERS = "clustersim.topologies.clusters"
 

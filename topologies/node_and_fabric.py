@@ -17,7 +17,7 @@ from clustersim.simulator.reading.names_and_parameters import parameters
 from clustersim.simulator.reading.quantities import Bandwidth, BelongsTo, Count, Index, Section, Size, Time
 from clustersim.simulator.reading.validation import Fault
 from clustersim.topologies.catalogue import CPUS, GPUS, LINKS, Device, LinkKind, described, device, known, link
-from clustersim.topologies.wiring.server import Drives, Server, Wiring
+from clustersim.topologies.nodes._server import Drives, Server, Wiring
 
 FABRICS, NODES = "clustersim.topologies.fabrics", "clustersim.topologies.nodes"
 

@@ -12,7 +12,7 @@ from clustersim.simulator.schedule.mesh import Axis, Layout, Mesh, family
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.memory.compute import PIPELINE
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.parallelism._parallelism import Parallelism
 from clustersim.workloads.parallelism.context import Context
 from clustersim.workloads.parallelism.data import Data

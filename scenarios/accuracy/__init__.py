@@ -1,1 +1,3 @@
-"""Predictions against measurements: comparisons, errors by source, intervals, and the fits of the constants."""
+"""Predictions against measurements: comparisons, errors by source, intervals, the fits of the constants, and the
+calibration by measurements of a user's own.
+"""

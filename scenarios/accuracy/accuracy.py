@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 
 from clustersim.scenarios.accuracy import comparisons
-from clustersim.scenarios.accuracy.errors_by_source import (
+from clustersim.scenarios.accuracy.comparisons import (
     FAR,
-    GROUPS,
     INFORMS,
     KINDS,
     LEFT_OUT,
     SEEN,
+    SOURCE_GROUPS,
     STRANGER,
     SourceErrors,
     by_source,
@@ -135,7 +135,7 @@ def _headlines(found: Mapping[str, Sequence[SourceErrors]]) -> str:
                 figures = f"{one.mean:.1%}", f"{one.bias:+.1%}", inside, str(one.far)
                 rows.append([kind, name, str(one.sources), str(one.rows), *figures])
     columns = ["", "sources", "of them", "figures", "mean error", "bias", "in the 95 % interval", f"above {FAR:.0%}"]
-    meaning = "\n".join(f"- *{name}*: {MEANING[name]}" for name in GROUPS)
+    meaning = "\n".join(f"- *{name}*: {MEANING[name]}" for name in SOURCE_GROUPS)
     return (
         "## Sources left out\n\nMedians over sources of the mean error and of the bias of a source; steps in their "
         f"interval; sources above {FAR:.0%}.\n\n{_table(columns, rows)}\n\nGroups of sources:\n\n{meaning}"

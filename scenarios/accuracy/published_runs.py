@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from clustersim.scenarios.accuracy.robust_fit import FitRow, Parameter, Values
-from clustersim.scenarios.build.clocks import at_pace, at_slowest_clock
+from clustersim.scenarios.build.derived import at_pace, at_slowest_clock
 from clustersim.scenarios.build.network import library_of
 from clustersim.scenarios.build.schedule import training_schedule
 from clustersim.scenarios.results.expectations import is_duration
@@ -35,8 +35,7 @@ from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.simulator.simulate import simulate
 from clustersim.topologies.catalogue import GPUS, device
-from clustersim.workloads.host_time import tensors_by_stage
-from clustersim.workloads.software_stack import holds, specification
+from clustersim.workloads.software_stack import holds, specification, tensors_by_stage
 
 SOFTWARE = "clustersim.workloads.software"
 

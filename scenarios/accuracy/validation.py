@@ -11,7 +11,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clustersim.scenarios.build.clocks import at_pace, at_slowest_clock
+from clustersim.scenarios.build.derived import at_pace, at_slowest_clock
 from clustersim.scenarios.run.running import communicator, simulated, variation
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.analysis import metrics
@@ -25,12 +25,12 @@ from clustersim.simulator.reading.files import file_stems, write_text
 from clustersim.simulator.reading.plain_text import indented
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.replay import comparison
-from clustersim.simulator.replay.buffers import available_bytes, fitting_scale
 from clustersim.simulator.replay.launch import TIMEOUT, under_torchrun
+from clustersim.simulator.replay.rendezvous import available_bytes, fitting_scale
 from clustersim.simulator.replay.replay import BrokenReplayError, Replay, replay, scaled
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.simulator.traces import span_table
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 
 if TYPE_CHECKING:
     from clustersim.simulator.replay.testbed import Testbed

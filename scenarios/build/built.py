@@ -26,7 +26,7 @@ from clustersim.simulator.reading.validation import Fault, validated
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.topologies.cluster_section import ClusterHolder, ClusterSection
-from clustersim.topologies.wiring.network import Routing
+from clustersim.topologies.fabrics._network import Routing
 from clustersim.workloads.architectures.model_keys import is_config, with_plain_keys
 from clustersim.workloads.default_software_stack import (
     AUTO,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from clustersim.scenarios.build.grid_choice import GridChoice
     from clustersim.scenarios.build.node_placement import Node
     from clustersim.scenarios.build.submissions import JobKind, Submission
-    from clustersim.scenarios.trace_workload.replay_schedule import TraceReplay
+    from clustersim.scenarios.real_traces.replay_schedule import TraceReplay
 
 log = logging.getLogger(__name__)
 
@@ -315,7 +315,7 @@ class BuiltScenario:
         """The replayed trace; None if the scenario has none. Raises `ScenarioError` at the key to change."""
         if self.specification.workload is None:
             return None
-        from clustersim.scenarios.trace_workload.of_scenario import replay_of
+        from clustersim.scenarios.real_traces.replay_schedule import replay_of
 
         return replay_of(self.specification, self._cluster, self.document)
 

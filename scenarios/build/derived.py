@@ -1,20 +1,44 @@
-"""What follows from a scenario and its cluster: layouts, batches, the GPU of each rank; and checks of these."""
+"""What follows from a scenario and its cluster: layouts, batches, the GPU of each rank, the clocks of equal GPUs, and
+reserved memory; and checks of these.
+
+Clocks of equal GPUs: a synchronous step waits for the slowest of all, a pipeline for its longest stage.
+
+GPUs of one type run products at different speeds (`Accelerator.slowest_of`). If all of them compute equally long, the
+slowest of all sets the pace. If one stage of a pipeline computes longer than the others, as the last one does with its
+head, then the slowest of the few GPUs of that stage does, unless one of the others is slower by more than what the
+longest stage has more to compute.
+
+Reserved memory: bytes that a process holds on its GPU beyond the tensors of its schedule.
+
+These are CUDA's context with the loaded kernels (given by the software stack) and the buffers of the communication
+library (given by the transport); their sources are stated there. Fragmentation is what PyTorch's caching allocator
+reserves for activations beyond their bytes: free parts of blocks that it has split. States are allocated once and leave
+no gaps. Its share of the reserved memory is an average (`Software`); it depends on the history of a run.
+
+``torch.cuda.max_memory_allocated`` is the peak of the tensors, ``max_memory_reserved`` that and fragmentation, and
+nvidia-smi shows all of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from clustersim.scenarios.specification.specification import Specification
 from clustersim.scenarios.specification.training import indivisible
-from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.engine.pricing import Pricing, Variation
+from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.slowest import waited_for
+from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.mesh import Layout
+from clustersim.simulator.schedule.ops import Collective
+from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.composition import degrees, layouts
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 
 
 @dataclass(frozen=True)
@@ -213,3 +237,61 @@ def _hosts(specification: Specification, cluster: Cluster, document: Document) -
         message = f"{needed} servers need as many hosts, but the cluster has {host_count}"
         raise document.error(("parallelism", "data", "servers"), message)
     return tuple(cluster.hosts[server * host_count // needed] for server in range(needed))
+
+
+def at_slowest_clock(cluster: Cluster, devices: Sequence[str]) -> Cluster:
+    """Return *cluster* with each type of GPU among *devices* as fast as the slowest of their number.
+
+    In a synchronous step all GPUs wait for the slowest.
+    """
+    gpus = cluster.count(devices)
+    return cluster.with_accelerators(
+        {accelerator: accelerator.slowest_of(count) for accelerator, count in gpus.items()}
+    )
+
+
+def at_pace(schedule: Schedule, cluster: Cluster, devices: Sequence[str], software: Software | None) -> Cluster:
+    """Return *cluster*, which is `at_slowest_clock` for *devices*, with GPUs as slow as those that a step waits for.
+
+    Only ranks that compute differently make a difference. Launching by *software* counts as computing.
+    """
+    slowest = cluster.count(devices)
+    if len(schedule.programs) == 1 or not any(accelerator.spread for accelerator in slowest):
+        return cluster
+    work = _work(schedule, cluster, devices, software)
+    return cluster.with_accelerators(
+        {one: one.slowest_of(waited_for(work[one], one.spread), now=slowest[one]) for one in work if one.spread}
+    )
+
+
+def _work(
+    schedule: Schedule, cluster: Cluster, devices: Sequence[str], software: Software | None
+) -> Mapping[Accelerator, Mapping[float, int]]:
+    """By accelerator: how many ranks compute so many seconds in a step."""
+    pricing = Pricing(schedule, cluster, devices, software, Variation())
+    ranks: dict[tuple[Accelerator, int], list[int]] = {}
+    for rank, program in enumerate(schedule.program_of):
+        ranks.setdefault((cluster.accelerator(devices[rank]), program), []).append(rank)
+    found: dict[Accelerator, dict[float, int]] = {}
+    for (accelerator, _), alike in ranks.items():
+        seconds = float(pricing.durations(alike[0])[0].sum())
+        counts = found.setdefault(accelerator, {})
+        counts[seconds] = counts.get(seconds, 0) + len(alike)
+    return found
+
+
+def reserved_bytes(
+    schedule: Schedule, rank: int, network: Communicator, software: Software, activations: float = 0.0
+) -> dict[str, float]:
+    """Return the bytes on the GPU of *rank* beyond those that *schedule* allocates.
+
+    They are ``context``, ``communication`` and ``fragmentation``. *activations*: bytes of activations at the peak.
+    """
+    used = dict.fromkeys(op.over for op in schedule.program(rank).distinct() if isinstance(op, Collective))
+    groups = (schedule.mesh.axes[name] for name in used)
+    places = ((axis, axis.place(rank)) for axis in groups)
+    return {
+        "context": software.context_bytes,
+        "communication": sum(network.buffer_bytes(axis.groups[place[0]]) for axis, place in places if place),
+        "fragmentation": activations * software.fragmentation / (1.0 - software.fragmentation),
+    }

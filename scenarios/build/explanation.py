@@ -21,9 +21,9 @@ from clustersim.simulator.reading.plain_text import table
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.reading.yaml_and_json import yaml_text
 from clustersim.simulator.schedule.ops import Copy
-from clustersim.workloads.memory.chains.chain import Chain
-from clustersim.workloads.memory.chains.execution import TimedExecution, executed_with_copies
-from clustersim.workloads.memory.chains.sequence import ChainSequence, observed
+from clustersim.workloads.memory.chain import Chain
+from clustersim.workloads.memory.chain_execution import TimedExecution, executed_with_copies
+from clustersim.workloads.memory.chain_sequence import ChainSequence, observed
 
 MOST_LISTED = 16
 """Ranks of a group, or groups of an axis, that are printed one by one."""

@@ -1,7 +1,7 @@
 """The grid that AxoNN's communication model chooses for ``tp: auto``.
 
 All grids x, y and z with replicas that use all GPUs and divide the model and the batch are ranked by the seconds that
-they communicate (`workloads.parallelism._axonn`). Of those that fit into memory and are within `NEAR` of the
+they communicate (`workloads.parallelism._tensor_grid`). Of those that fit into memory and are within `NEAR` of the
 least, that with most replicas is taken: its rings are the shortest, and the model knows no latency. The authors run
 the ten best ones on their machine instead. They measure the bandwidths of rings within a node by all-gathers, which are
 simulated here. A ring that leaves a node shares the node's bandwidth with all others (Singh et al. 2025,
@@ -30,9 +30,15 @@ from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.simulator.simulate import simulate
 from clustersim.workloads.architectures.transformer import Transformer
 from clustersim.workloads.memory.optimizer import resident_states
-from clustersim.workloads.parallelism._axonn import Bandwidth, FourDimensions, communication_seconds, products
 from clustersim.workloads.parallelism._parallelism import divisors
-from clustersim.workloads.parallelism._tensor_grid import TensorGrid, check_cut_by_grids
+from clustersim.workloads.parallelism._tensor_grid import (
+    Bandwidth,
+    FourDimensions,
+    TensorGrid,
+    check_cut_by_grids,
+    communication_seconds,
+    products,
+)
 from clustersim.workloads.parallelism.tensor import Tensor
 
 FILL = 0.8

@@ -22,7 +22,7 @@ from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.simulator.simulate import SimulationRun
 from clustersim.workloads.composition import on_layouts
-from clustersim.workloads.memory.chains.chain import LayerSeconds
+from clustersim.workloads.memory.chain import LayerSeconds
 from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.memory.recompute import without_last
 from clustersim.workloads.operators.by_coordinate import with_neighbours

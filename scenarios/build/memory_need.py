@@ -14,8 +14,8 @@ from math import isfinite
 import numpy as np
 
 from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.scenarios.build.derived import reserved_bytes
 from clustersim.scenarios.build.network import network_of
-from clustersim.scenarios.build.reserved_memory import reserved_bytes
 from clustersim.simulator.analysis.memory import Memory, bound, stages
 from clustersim.simulator.analysis.memory_upper_bound import uses_host
 from clustersim.simulator.network.library.communicator import Communicator

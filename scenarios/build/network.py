@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from clustersim.scenarios.build.clocks import at_slowest_clock
+from clustersim.scenarios.build.derived import at_slowest_clock
 from clustersim.scenarios.specification.network import BackgroundTraffic
 from clustersim.scenarios.specification.specification import Specification
 from clustersim.simulator.engine.setup import BandwidthChange, NetworkConditions, Traffic

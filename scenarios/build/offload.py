@@ -16,7 +16,7 @@ from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.parallelism._parallelism import DataMethod, TrainingStep
 
 if TYPE_CHECKING:
-    from clustersim.workloads.memory.offload.places import Places
+    from clustersim.workloads.data_parallel.host_optimizer import Places
 
 SECTION = ("training", "offload")
 
@@ -100,7 +100,7 @@ def offloaded(schedule: Schedule, specification: Specification, step: TrainingSt
     offload = training.offload
     if offload is None or not offload.states:
         return schedule
-    from clustersim.workloads.memory.offload.states import offloaded_states
+    from clustersim.workloads.data_parallel.offloaded_states import offloaded_states
 
     places = places_of(offload, specification.parallelism.data, step.software)
     return offloaded_states(
@@ -114,7 +114,7 @@ def places_of(offload: Offload, data: DataMethod, software: Software) -> Places:
     Under FSDP they cross to the host in fp32, and torch updates them. Megatron's distributed optimizer, which shards
     optimizer states alone, keeps its master weights.
     """
-    from clustersim.workloads.memory.offload.places import Places
+    from clustersim.workloads.data_parallel.host_optimizer import Places
 
     torch = data.method == "fsdp"
     megatron = software.unfused_update and not software.flat_update and set(data.sharded) == {"optimizer"}

@@ -13,10 +13,9 @@ from functools import cache, lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
-from clustersim.scenarios.build.derived import Derived
+from clustersim.scenarios.build.derived import Derived, reserved_bytes
 from clustersim.scenarios.build.layer_probe import layer_seconds
 from clustersim.scenarios.build.network import network_of
-from clustersim.scenarios.build.reserved_memory import reserved_bytes
 from clustersim.scenarios.specification.memory_saving import Offload
 from clustersim.scenarios.specification.specification import Specification
 from clustersim.scenarios.specification.training import Training
@@ -33,18 +32,12 @@ from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.simulator.simulate import SimulationRun
 from clustersim.workloads.data_parallel.gradients import actions
-from clustersim.workloads.memory.chains.chain import Chain, LayerSeconds, stage_chain
-from clustersim.workloads.memory.chains.offload_and_recompute import (
-    KARMA,
-    POFO,
-    SWAPPED,
-    combined_together,
-    least_plans,
-)
-from clustersim.workloads.memory.chains.offload_and_recompute_tables import Rules
-from clustersim.workloads.memory.chains.optimal_checkpointing import BudgetError, least_together, optimal_together
-from clustersim.workloads.memory.chains.sequence import ChainSequence, saving_all
-from clustersim.workloads.memory.offload.activations import CopyBuffers, named_layers, offloaded
+from clustersim.workloads.memory.chain import Chain, LayerSeconds, stage_chain
+from clustersim.workloads.memory.chain_sequence import ChainSequence, saving_all
+from clustersim.workloads.memory.offload_and_recompute import KARMA, POFO, SWAPPED, combined_together, least_plans
+from clustersim.workloads.memory.offload_and_recompute_tables import Rules
+from clustersim.workloads.memory.offloaded_activations import CopyBuffers, named_layers, offloaded
+from clustersim.workloads.memory.optimal_checkpointing import BudgetError, least_together, optimal_together
 from clustersim.workloads.memory.recompute import check_not_recomputed, stage_layers
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.parallelism._parallelism import TrainingStep

@@ -34,12 +34,12 @@ from clustersim.workloads.operators.by_coordinate import with_neighbours
 from clustersim.workloads.operators.lowering import Overlap
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.stages import stages_of
-from clustersim.workloads.parallelism._forward_backward_overlap import in_pairs
 from clustersim.workloads.parallelism._parallelism import DataMethod, Parallelism, TrainingStep
-from clustersim.workloads.pipelines._asynchronous import SteadyState, repeated, steady_state
+from clustersim.workloads.parallelism.expert import in_pairs
+from clustersim.workloads.pipelines._row_patterns import SteadyState, repeated, steady_state
 
 if TYPE_CHECKING:
-    from clustersim.workloads.memory.chains.sequence import ChainSequence
+    from clustersim.workloads.memory.chain_sequence import ChainSequence
 
 
 def training_schedule(
@@ -99,7 +99,7 @@ def schedule_of_share(
         recomputed = _recomputed(computed, specification, step, document)
         return _distributed(recomputed, specification, step, order, derived, document)
     from clustersim.scenarios.build.planned_activations import check_order, optimal_sequences
-    from clustersim.workloads.memory.offload.activations import offloaded_by
+    from clustersim.workloads.memory.offloaded_activations import offloaded_by
     from clustersim.workloads.memory.recompute import recompute_by
 
     def finish(sequences: Mapping[int, ChainSequence]) -> Schedule:
@@ -143,7 +143,7 @@ def _distributed(
         schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
         schedule = split_tensor_norms(schedule, share, [axis for axis in axes if axis != PIPELINE])
     if share.optimizer_seconds is None:
-        from clustersim.workloads.host_time import HostTime, fixed_costs
+        from clustersim.workloads.software_stack import HostTime, fixed_costs
 
         schedule = fixed_costs(schedule, share, HostTime.of(step.software), step.software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):

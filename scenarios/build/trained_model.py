@@ -17,12 +17,12 @@ from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import ClusterError, ScenarioError, SimulatorError
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.topologies.catalogue import having_precision
+from clustersim.workloads.operators.elementwise import EVERYTHING
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.saved_activations import EVERYTHING
 from clustersim.workloads.parallelism._parallelism import is_transformer
 
 if TYPE_CHECKING:
-    from clustersim.workloads.operators.operator_names import Rule
+    from clustersim.workloads.operators.operator import Rule
 
 
 def trained_model(

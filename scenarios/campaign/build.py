@@ -12,7 +12,7 @@ from statistics import fmean
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.input_pipeline import loading
-from clustersim.scenarios.campaign import closed_forms
+from clustersim.scenarios.campaign import job as closed_forms
 from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, TrainingRun, TrainingStage
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.specification.campaign import Campaign, CheckpointPolicy, Failures

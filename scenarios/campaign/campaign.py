@@ -20,7 +20,8 @@ import numpy as np
 from simpy import Environment, Event, Interrupt
 
 from clustersim.scenarios.build.built import BuiltScenario
-from clustersim.scenarios.campaign import build, closed_forms
+from clustersim.scenarios.campaign import build
+from clustersim.scenarios.campaign import job as closed_forms
 from clustersim.scenarios.campaign.build import BuiltPhase
 from clustersim.scenarios.campaign.job import LOST, Breakdowns, TrainingRun
 from clustersim.scenarios.results.step_numbers import StepNumbers

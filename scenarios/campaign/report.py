@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clustersim.scenarios.campaign import build, closed_forms
+from clustersim.scenarios.campaign import build
+from clustersim.scenarios.campaign import job as closed_forms
 from clustersim.scenarios.campaign.build import section
 from clustersim.scenarios.campaign.campaign import FEW, Sample, Simulated
 from clustersim.scenarios.campaign.job import LOST
-from clustersim.scenarios.cost.cost import SECONDS_PER_DAY, account
 from clustersim.scenarios.results.titles import batch, heading
+from clustersim.scenarios.specification.cost import SECONDS_PER_DAY, account
 from clustersim.simulator.analysis.metrics import TAIL_FROM, percentiles
 from clustersim.simulator.reading.plain_text import figure, indented, table
 

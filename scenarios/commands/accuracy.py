@@ -162,7 +162,7 @@ def _refit(jobs: int) -> None:
 
 def _write_intervals(evaluations: Sequence[Evaluation], command: str, output: Path) -> None:
     """Write the intervals by the errors of *evaluations*. Raises `ScenarioError` if there are too few."""
-    from clustersim.scenarios.accuracy.errors_by_source import FEWEST_SOURCES, step_calibration
+    from clustersim.scenarios.accuracy.comparisons import FEWEST_SOURCES, step_calibration
     from clustersim.scenarios.accuracy.prediction_intervals import contents
     from clustersim.simulator.reading.yaml_and_json import yaml_text
 
@@ -175,7 +175,7 @@ def _write_intervals(evaluations: Sequence[Evaluation], command: str, output: Pa
 def _drawn(evaluations: Sequence[Evaluation], folder: Path) -> Iterator[Path]:
     """Draw all times on one diagonal, and TFLOP/s over GPUs for scenarios that scale; yield the files."""
     from clustersim.scenarios.accuracy import comparisons
-    from clustersim.simulator.charts.agreement import draw_agreement, draw_scaling
+    from clustersim.simulator.charts.scatter import draw_agreement, draw_scaling
 
     draw_agreement(comparisons.times(evaluations), folder / "accuracy.png")
     yield folder / "accuracy.png"

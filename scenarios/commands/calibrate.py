@@ -14,8 +14,8 @@ from clustersim.scenarios.commands.application import Settings, command, load
 from clustersim.simulator.reading.errors import ScenarioError
 
 if TYPE_CHECKING:
-    from clustersim.scenarios.calibrate.communication import RankPlacement
-    from clustersim.scenarios.calibrate.measuring import OnMeasurement
+    from clustersim.scenarios.accuracy.communication import RankPlacement
+    from clustersim.scenarios.accuracy.device import OnMeasurement
     from clustersim.simulator.replay.measurements import SizeSweep
     from clustersim.simulator.replay.rank_process import NetworkPlace
 
@@ -38,7 +38,7 @@ class MeasuredOptions:
 
     def sweep(self, placement: RankPlacement, budget: float) -> SizeSweep:
         """Return the measurements between the ranks of *placement*, repeated for *budget* seconds."""
-        from clustersim.scenarios.calibrate import measuring
+        from clustersim.scenarios.accuracy import device as measuring
         from clustersim.simulator.replay.measurements import SizeSweep
 
         sizes, kinds = measuring.span(self.begin, self.end, self.factor), measuring.kinds(self.kinds)
@@ -98,7 +98,7 @@ def calibrate(
     if device is not None:
         _measure_device(device, output)
         return
-    from clustersim.scenarios.calibrate import measuring
+    from clustersim.scenarios.accuracy import device as measuring
 
     measuring.check_budget(budget)
     placement = measuring.placement(scenario or [], ranks, settings)
@@ -109,7 +109,7 @@ def calibrate(
 
 def _read(files: list[Path], output: Path, told: Told, settings: list[str] | None) -> None:
     """Fit the measurements in *files* and print the report."""
-    from clustersim.scenarios.calibrate.imported_measurements import Overrides, fit_tables, read
+    from clustersim.scenarios.accuracy.imported_measurements import Overrides, fit_tables, read
 
     if all(path.suffix == ".csv" for path in files):
         print(fit_tables(files, output))
@@ -126,9 +126,9 @@ def _measure(
     timeout: float,
     output: Path,
 ) -> None:
-    from clustersim.scenarios.calibrate import communication
-    from clustersim.scenarios.calibrate.communication import calibration_report, how_to_use, outcome
-    from clustersim.scenarios.calibrate.measuring import BrokenCalibrationError, keep, measured, with_rows_kept
+    from clustersim.scenarios.accuracy import communication
+    from clustersim.scenarios.accuracy.communication import calibration_report, how_to_use, outcome
+    from clustersim.scenarios.accuracy.device import BrokenCalibrationError, keep, measured, with_rows_kept
     from clustersim.simulator.network.library.calibration_file import transport
 
     if backend not in BACKENDS:
@@ -154,9 +154,8 @@ def _measure(
 
 
 def _measure_device(name: str, output: Path) -> None:
-    from clustersim.scenarios.calibrate import communication
-    from clustersim.scenarios.calibrate.device import contents, device_report, fitted
-    from clustersim.scenarios.calibrate.measuring import measured_device
+    from clustersim.scenarios.accuracy import communication
+    from clustersim.scenarios.accuracy.device import contents, device_report, fitted, measured_device
 
     found = fitted(measured_device(name))
     print(device_report(found))
@@ -166,8 +165,7 @@ def _measure_device(name: str, output: Path) -> None:
 
 def _gpu() -> dict[str, Any]:
     """Return the part of a calibration file about the GPU of rank 0: accelerator, host link and software."""
-    from clustersim.scenarios.calibrate.device import contents, device_report, fitted
-    from clustersim.scenarios.calibrate.measuring import measured_device
+    from clustersim.scenarios.accuracy.device import contents, device_report, fitted, measured_device
 
     found = fitted(measured_device("cuda"))
     print(device_report(found))

@@ -63,7 +63,7 @@ def import_(
 
 def _fit(made: Imported, output: Path) -> None:
     """Fit the measured collectives on the cluster of the scenario, and name the result in it."""
-    from clustersim.scenarios.calibrate.imported_measurements import Overrides, read
+    from clustersim.scenarios.accuracy.imported_measurements import Overrides, read
 
     fitted = output.with_name(f"{output.stem}-network.yaml")
     say(read(made.sweeps, fitted, made.scenario, Overrides()))

@@ -110,11 +110,11 @@ def made(kind: str) -> list[str]:
         folders = {name: folder for folder in ("", *loading.FOLDERS) for name in loading.shipped(folder)}
         return table([[name, _described(name, folder)] for name, folder in folders.items()], align="ll").splitlines()
     if kind == "regions":
-        from clustersim.scenarios.cost.cost import regions
+        from clustersim.scenarios.specification.cost import regions
 
         return table([[name, f"{kg:g} kg/kWh"] for name, kg in regions().items()], align="lr").splitlines()
     if kind == "accounts":
-        from clustersim.scenarios.cost.cost import accounts_table
+        from clustersim.scenarios.specification.cost import accounts_table
 
         return accounts_table().splitlines()
     if kind in ROWS:

@@ -132,10 +132,9 @@ class Question:
 
     def answerer(self) -> Callable[[Scenario, int, Watch], Answer]:
         """Return the function that answers for a scenario, with processes, watched. Raises `ScenarioError`."""
-        from clustersim.scenarios.search.feasible_sizes import largest, measure
         from clustersim.scenarios.search.least_cluster import least_cluster
-        from clustersim.scenarios.search.target import Target, target
-        from clustersim.scenarios.search.target_clusters import other_clusters
+        from clustersim.scenarios.search.planned_sizes import Target, target
+        from clustersim.scenarios.search.questions import largest, measure, other_clusters
 
         if self.largest is not None:
             what = measure(self.largest)

@@ -115,13 +115,13 @@ class OfModel:
         """True if *names* are traces of real ranks, of which the first has a name that a scenario does not have."""
         if not (Path(names[0]).is_dir() or names[0].endswith((".json", ".gz", ".trace", ".et"))):
             return False
-        from clustersim.scenarios.trace_workload.of_files import is_trace
+        from clustersim.scenarios.real_traces.traced_step import is_trace
 
         return all(map(is_trace, names))
 
     def _of_traces(self, names: list[str], run: str | None, settings: list[str] | None) -> Scenario:
+        from clustersim.scenarios.real_traces.traced_step import data_of
         from clustersim.scenarios.scenario import Scenario
-        from clustersim.scenarios.trace_workload.of_files import data_of
 
         if self.cluster is None:
             raise ScenarioError(
@@ -209,7 +209,7 @@ def _run_each(loaded: list[Scenario], files: Files, as_json: bool, check: bool, 
 def _report(scenario: Scenario, result: Result, shown: Progress) -> str:
     """Return the report of *result*, with the next best change against the bubble of a pipeline."""
     from clustersim.scenarios.results.step_numbers import StepNumbers
-    from clustersim.scenarios.search.simulated_changes import next_change
+    from clustersim.scenarios.search.sensitivity import next_change
 
     report = result.report()
     if not isinstance(result, StepNumbers):

@@ -54,8 +54,7 @@ def sensitivity(
 
 def _found(scenario: Scenario, samples: int, shown: Progress) -> Found:
     from clustersim.scenarios.alternatives.changes import of_configuration
-    from clustersim.scenarios.search.sensitivity import MOST_SLOW, Found, Sensitivities
-    from clustersim.scenarios.search.simulated_changes import tried
+    from clustersim.scenarios.search.sensitivity import MOST_SLOW, Found, Sensitivities, tried
     from clustersim.scenarios.search.varied_machine import machine, sampled
 
     base = machine(scenario)

@@ -28,8 +28,8 @@ def serve(
     import webbrowser
 
     from clustersim.scenarios.commands.terminal import say
-    from clustersim.scenarios.serve import web
-    from clustersim.scenarios.serve.plain_scenario import plain
+    from clustersim.scenarios.report import serve as web
+    from clustersim.scenarios.report.widgets import plain
 
     web.check()
 

@@ -56,13 +56,13 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON, and nothing else.")] = False,
 ) -> int:
     """Run a scenario over values of its keys: all combinations, a row of numbers for each."""
-    from clustersim.scenarios.run import sweep_chart, sweep_table
-    from clustersim.scenarios.run.sweep_chart import Plot
+    from clustersim.scenarios.run import sweep_report, sweep_table
+    from clustersim.scenarios.run.sweep_report import Plot
 
     chosen = sweep_table.of_options(over)
     drawn = Plot.of_text(plot) if plot is not None else None
     if drawn is not None:
-        sweep_chart.check(drawn, chosen)
+        sweep_report.check(drawn, chosen)
     if output is not None:
         sweep_table.check(output)
     loaded = load(scenario, settings)

@@ -11,15 +11,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from clustersim.scenarios.calibrate import communication, device
-from clustersim.scenarios.calibrate.communication import (
+from clustersim.scenarios.accuracy import communication, device
+from clustersim.scenarios.accuracy.communication import (
     CalibrationOutcome,
     RankPlacement,
     calibration_report,
     how_to_use,
     outcome,
 )
-from clustersim.scenarios.real_traces.communications import sizes
+from clustersim.scenarios.real_traces.kernels_and_communications import sizes
 from clustersim.scenarios.real_traces.pieces_of_work import COPY, PHASES, Piece
 from clustersim.scenarios.real_traces.run import RealRun
 from clustersim.scenarios.scenario import Scenario

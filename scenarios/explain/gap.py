@@ -14,8 +14,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from clustersim.scenarios.real_traces.breakdown import DEPENDENCY, GAPS, WAITS, Late, Noise, breakdown, latest, mean
-from clustersim.scenarios.real_traces.communications import MESSAGES, ExposedTime, Size, family, large, overlaps, sizes
-from clustersim.scenarios.real_traces.kernels import by_layer, longest
+from clustersim.scenarios.real_traces.kernels_and_communications import (
+    MESSAGES,
+    ExposedTime,
+    Size,
+    by_layer,
+    family,
+    large,
+    longest,
+    overlaps,
+    sizes,
+)
 from clustersim.scenarios.real_traces.pieces_of_work import COPY, HOST, LOADING, PHASES, WAITING
 from clustersim.scenarios.real_traces.rank_trace import RankTrace, simulated
 from clustersim.scenarios.real_traces.run import RealRun

@@ -8,8 +8,15 @@ from typing import Any
 from clustersim.scenarios.explain.changes import Suggestions, suggestions
 from clustersim.scenarios.explain.gap import Gap, compared
 from clustersim.scenarios.real_traces.breakdown import Noise, busy, parts_in_order, stretches
-from clustersim.scenarios.real_traces.communications import Size, like, sizes
-from clustersim.scenarios.real_traces.kernels import Kernels, by_class, longest, title
+from clustersim.scenarios.real_traces.kernels_and_communications import (
+    Kernels,
+    Size,
+    by_class,
+    like,
+    longest,
+    sizes,
+    title,
+)
 from clustersim.scenarios.real_traces.pieces_of_work import HOST, PHASES
 from clustersim.scenarios.real_traces.run import RealRun
 from clustersim.scenarios.scenario import Scenario

@@ -1,12 +1,15 @@
-"""The queue as SimPy processes: jobs arrive, the scheduler starts them, neighbours change the step time of a job.
+"""The queue as SimPy processes: jobs arrive, the scheduler starts them, first in, first out or with EASY backfilling,
+and each runs at a pace that its neighbours change.
 
 A process submits the jobs, one is the scheduler, which acts after all that happens at a moment, and each running job is
 one. A job whose neighbours change is interrupted: what it has done counts, and the rest goes on with the new step time.
+
+A policy yields the jobs that start now with their nodes. Each is started before the next one is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,7 +18,6 @@ from simpy import Environment, Event, Interrupt
 from clustersim.scenarios.build.submissions import Submission
 from clustersim.scenarios.queue.fabric import FreeNodes, Uplinks
 from clustersim.scenarios.queue.jobs import JobRecord, RunningJob, joined
-from clustersim.scenarios.queue.policies import POLICIES, SchedulerState
 from clustersim.scenarios.specification.queue import Policy
 
 Steps = Generator[Event, Any, None]
@@ -203,3 +205,69 @@ class QueueSimulation:
 def _left(job: RunningJob, step_time: float, now: float) -> float:
     """Return the work of *job* that is left, if a step took *step_time*, s, since it began or was interrupted."""
     return max(0.0, job.left - (now - job.since) / step_time) if step_time else 0.0
+
+
+Start = tuple[Submission, tuple[int, ...]]
+"""A job and the nodes on which it starts."""
+
+
+@dataclass
+class SchedulerState:
+    """What a scheduler knows: the *waiting* jobs in order of arrival, the *free* nodes, and the *running* jobs.
+
+    *limit*: the time limit of a job (s). *reserved*: the start that was promised to a job when it first was the head,
+    by its number.
+    """
+
+    free: FreeNodes
+    limit: Callable[[Submission], float]
+    waiting: list[Submission] = field(default_factory=list)
+    running: Collection[RunningJob] = ()
+    reserved: dict[int, float] = field(default_factory=dict)
+
+
+def fifo(state: SchedulerState, now: float) -> Iterator[Start]:
+    """Yield the first jobs, as many as fit; one that does not fit holds up those behind it."""
+    while state.waiting and (nodes := state.free.place(state.waiting[0].nodes)) is not None:
+        yield state.waiting[0], nodes
+
+
+def backfill(state: SchedulerState, now: float) -> Iterator[Start]:
+    """Yield the first jobs as `fifo` does, then others that do not delay the first one that waits.
+
+    EASY: the head gets a reservation at the time when, by the time limits of the running jobs, enough nodes are free.
+    A job behind it starts if its limit ends before that time, or if the nodes that are free then suffice for both.
+    Lifka, "The ANL/IBM SP Scheduling System" (JSSPP 1995); Mu'alem and Feitelson, IEEE TPDS 12 (2001).
+    """
+    yield from fifo(state, now)
+    if not state.waiting:
+        return
+    head = state.waiting[0]
+    shadow, counts = _reservation(state, head, now)
+    state.reserved.setdefault(head.number, shadow)
+    for job in state.waiting[1:]:
+        nodes = state.free.place(job.nodes)
+        if nodes is None:
+            continue
+        if now + state.limit(job) > shadow:
+            rest = [there - own for there, own in zip(counts, state.free.count(nodes), strict=True)]
+            if not state.free.holds(head.nodes, rest):
+                continue
+            counts = rest
+        yield job, nodes
+
+
+def _reservation(state: SchedulerState, head: Submission, now: float) -> tuple[float, Sequence[int]]:
+    """Return when *head* can start by the limits of the running jobs, and the nodes free below each leaf then."""
+    counts, shadow = state.free.counts(), now
+    for job in sorted(state.running, key=lambda job: job.expected_end(now)):
+        end = job.expected_end(now)
+        if end > shadow and state.free.holds(head.nodes, counts):
+            break
+        shadow = end
+        counts = [there + own for there, own in zip(counts, state.free.count(job.nodes), strict=True)]
+    return shadow, counts
+
+
+POLICIES: Mapping[str, Callable[[SchedulerState, float], Iterator[Start]]] = {"fifo": fifo, "backfill": backfill}
+"""The policies by name."""

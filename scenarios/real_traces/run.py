@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median, stdev
 
 from clustersim.scenarios.real_traces.breakdown import Late, breakdown, latest, mean
-from clustersim.scenarios.real_traces.communications import with_waits
+from clustersim.scenarios.real_traces.kernels_and_communications import with_waits
 from clustersim.scenarios.real_traces.rank_trace import RankTrace, rank_trace
 from clustersim.simulator.reading.errors import TraceError
 

@@ -1,1 +1,3 @@
-"""One self-contained HTML page of runs: it works offline, and a person without clustersim can read it."""
+"""One self-contained HTML page of runs, which works offline; and a local page in which a scenario is changed and
+simulated again after each change, in a warm process.
+"""

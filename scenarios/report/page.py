@@ -17,11 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.scenarios.report.found import Given, plan_section, sweep_section
-from clustersim.scenarios.report.links import links_section
-from clustersim.scenarios.report.memory import memory_section
-from clustersim.scenarios.report.operators import operators_section
+from clustersim.scenarios.report.links_and_memory import links_section, memory_section
 from clustersim.scenarios.report.parts import Chart, Code, Gantt, Lane, PageSection
-from clustersim.scenarios.report.summary import accuracy_section, breakdown_section, comparison_section, summary_section
+from clustersim.scenarios.report.summary import (
+    accuracy_section,
+    breakdown_section,
+    comparison_section,
+    operators_section,
+    summary_section,
+)
 from clustersim.scenarios.report.timeline import pipeline_section, timeline_section
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.step_numbers import StepNumbers

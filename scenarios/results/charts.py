@@ -36,9 +36,8 @@ from clustersim.simulator.charts.bars import Bar, breakdown_bars, operators_char
 from clustersim.simulator.charts.canvas import Window, style
 from clustersim.simulator.charts.collective_steps import steps_chart
 from clustersim.simulator.charts.gantt import MOST_PANELS, PANELS, variants_chart
-from clustersim.simulator.charts.jobs import Row, jobs_chart, shared_links_chart
+from clustersim.simulator.charts.jobs import HeldNodes, Row, jobs_chart, nodes_chart, queue_chart, shared_links_chart
 from clustersim.simulator.charts.memory import PeakMemory, states_chart
-from clustersim.simulator.charts.queue import HeldNodes, nodes_chart, queue_chart
 from clustersim.simulator.charts.sweep import SweepPoint, SweepSeries, sweep_chart
 from clustersim.simulator.network.library import tuner
 from clustersim.simulator.network.step import Group, Step

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clustersim.scenarios.results.jobs_numbers import JobsNumbers
-from clustersim.scenarios.results.queue_result import QueueResult
+from clustersim.scenarios.results.jobs_result import QueueResult
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.titles import chart_title, place_title
 from clustersim.scenarios.specification.loading import named_files

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clustersim.scenarios.build.description import notes
-from clustersim.scenarios.cost.cost import SECONDS_PER_DAY
 from clustersim.scenarios.results import efficiency
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.results.titles import heading, title
+from clustersim.scenarios.specification.cost import SECONDS_PER_DAY
 from clustersim.simulator.analysis import metrics
 from clustersim.simulator.analysis.network_traffic import cable_load
 from clustersim.simulator.analysis.timeline import Timeline

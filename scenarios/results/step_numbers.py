@@ -10,7 +10,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
-from clustersim.scenarios.results.efficiency import Utilisation, trained_share, utilisation
+from clustersim.scenarios.results.efficiency import Utilisation, data_factor, trained_share, utilisation
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.uncertainty import Uncertainty
 from clustersim.simulator.analysis import memory, metrics, network_traffic
@@ -18,16 +18,13 @@ from clustersim.simulator.analysis.critical_path import COMPUTATION, CriticalPat
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.reading.units import show
-from clustersim.workloads.batch_size import data_factor
 from clustersim.workloads.composition import PARALLELISMS, RANK_ORDER
 from clustersim.workloads.parallelism._parallelism import is_transformer
 
 if TYPE_CHECKING:
     from clustersim.scenarios.build.input_pipeline import Loading
-    from clustersim.scenarios.cost.cost import PowerByState
-    from clustersim.scenarios.results.expert_load import ExpertLoad
-    from clustersim.scenarios.results.federated_rounds import FederatedRounds
-    from clustersim.scenarios.results.gradient_compression import CompressionNumbers
+    from clustersim.scenarios.results.method_numbers import CompressionNumbers, ExpertLoad, FederatedRounds
+    from clustersim.scenarios.specification.cost import PowerByState
 
 AXES = tuple(cls.axis for cls in PARALLELISMS if cls.axis in RANK_ORDER)
 """Axes that every result names, also without such an axis in the mesh, so that scripts find the keys."""
@@ -111,7 +108,7 @@ class StepNumbers(Result):
         """The load of the experts; None if the model has none."""
         if self.scenario.model is None or not is_transformer(self.scenario.model):
             return None
-        from clustersim.scenarios.results.expert_load import expert_load
+        from clustersim.scenarios.results.method_numbers import expert_load
 
         return expert_load(self.scenario)
 
@@ -120,7 +117,7 @@ class StepNumbers(Result):
         """What the compression of gradients saves and costs; None without one."""
         if getattr(self.scenario.specification.parallelism.data, "compression", None) is None:
             return None
-        from clustersim.scenarios.results.gradient_compression import compression
+        from clustersim.scenarios.results.method_numbers import compression
 
         return compression(self._timeline, self.steps)
 
@@ -129,7 +126,7 @@ class StepNumbers(Result):
         """The rounds of federated learning; None without them, or if the run is too large to keep every span."""
         if self.scenario.specification.parallelism.data.method != "federated" or self._timeline.totals is not None:
             return None
-        from clustersim.scenarios.results.federated_rounds import federated_rounds
+        from clustersim.scenarios.results.method_numbers import federated_rounds
 
         return federated_rounds(self._timeline)
 
@@ -294,7 +291,7 @@ class StepNumbers(Result):
 
         With a critical batch size, ``days_to_loss``: until the loss that a small batch reaches with these tokens.
         """
-        from clustersim.scenarios.cost.cost import account
+        from clustersim.scenarios.specification.cost import account
 
         specification, model = self.scenario.specification, self.scenario.model
         training = specification.training
@@ -338,7 +335,7 @@ class StepNumbers(Result):
     @cached_property
     def power(self) -> PowerByState | None:
         """Watts of the GPUs in use and their nodes by state; None if no GPU's power is known."""
-        from clustersim.scenarios.cost.cost import power
+        from clustersim.scenarios.specification.cost import power
 
         cluster, timeline = self.scenario.cluster(), self._timeline
         nodes = cluster.first_of_nodes([timeline.devices[rank] for rank in timeline.gpu_ranks])

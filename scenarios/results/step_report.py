@@ -10,10 +10,10 @@ from typing import Any
 from clustersim.scenarios.alternatives.changes import remedy_line
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.description import notes
-from clustersim.scenarios.cost.cost import SECONDS_PER_DAY
 from clustersim.scenarios.results import efficiency
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.results.titles import batch, engine_line, heading
+from clustersim.scenarios.specification.cost import SECONDS_PER_DAY
 from clustersim.simulator.analysis import critical_path_tables, metrics, network_traffic
 from clustersim.simulator.analysis.network_traffic import cable_load
 from clustersim.simulator.charts import text_report
@@ -23,7 +23,7 @@ from clustersim.simulator.reading.plain_text import figure, indented
 from clustersim.simulator.reading.units import show, show_long
 from clustersim.simulator.schedule.ops import Recv
 from clustersim.simulator.schedule.program import Program
-from clustersim.workloads.host_time import tensors_by_stage
+from clustersim.workloads.software_stack import tensors_by_stage
 
 SHARE = 0.1
 """Share of a step above which a constant is named."""

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from clustersim.scenarios.real_traces.replay_schedule import TraceReplay
 from clustersim.scenarios.results.result_kinds import PlottedResult
 from clustersim.scenarios.results.titles import engine_line, heading
-from clustersim.scenarios.trace_workload.replay_schedule import TraceReplay
 from clustersim.simulator.analysis import metrics
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.reading.plain_text import indented, table

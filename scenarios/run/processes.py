@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from clustersim.simulator.reading.errors import DeadlockError, ExecutionError, SimulatorError
-from clustersim.simulator.replay.processes import begin, death, end, start
+from clustersim.simulator.replay.rank_process import begin, death, end, start
 
 A = TypeVar("A")
 R = TypeVar("R")

@@ -19,8 +19,8 @@ from clustersim.scenarios.build.submissions import Submission
 from clustersim.scenarios.queue.fabric import FreeNodes, Uplinks, fabric_of
 from clustersim.scenarios.queue.jobs import RunningJob, joined
 from clustersim.scenarios.queue.simulation import QueueSimulation
+from clustersim.scenarios.results.jobs_result import QueueResult
 from clustersim.scenarios.results.queue_numbers import Effort
-from clustersim.scenarios.results.queue_result import QueueResult
 from clustersim.scenarios.run.several_jobs import Jobs, Watch, bytes_by_link
 from clustersim.scenarios.specification.queue import Contention
 from clustersim.simulator.schedule.schedule import Schedule

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clustersim.scenarios.results.result import Result
     from clustersim.scenarios.results.result_kinds import StepResult
     from clustersim.simulator.analysis.timeline import Timeline
-    from clustersim.simulator.engine.variation import Variation
+    from clustersim.simulator.engine.pricing import Variation
     from clustersim.simulator.simulate import SimulationRun
 
 
@@ -165,7 +165,7 @@ def simulated(
 def _simulation(
     scenario: BuiltScenario, schedule: Schedule, watch: Watch | None, network: Communicator
 ) -> SimulationRun:
-    from clustersim.scenarios.build.clocks import at_pace
+    from clustersim.scenarios.build.derived import at_pace
     from clustersim.scenarios.build.network import conditions
     from clustersim.simulator.engine.pricing import Pricing
     from clustersim.simulator.schedule.check import check
@@ -222,7 +222,7 @@ def _host_seconds(scenario: BuiltScenario, network: Communicator) -> dict[float,
 
 def variation(scenario: BuiltScenario) -> Variation:
     """Return how computing times of *scenario* vary."""
-    from clustersim.simulator.engine.variation import Distribution, Pauses, Spells, Variation
+    from clustersim.simulator.engine.pricing import Distribution, Pauses, Spells, Variation
 
     options = scenario.specification.simulation
     stragglers = {straggler.rank: straggler.slowdown for straggler in options.slow_ranks}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from clustersim.scenarios.build.clocks import at_pace, at_slowest_clock
+from clustersim.scenarios.build.derived import at_pace, at_slowest_clock
 from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
 from clustersim.scenarios.build.network import check_algorithms, conditions, library_of
 from clustersim.scenarios.build.node_placement import NodePlacement
@@ -29,8 +29,7 @@ from clustersim.simulator.hardware.links import STORES
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.check import check
-from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.simulator.schedule.side_by_side import Part, SideBySide, side_by_side
+from clustersim.simulator.schedule.schedule import Part, Schedule, SideBySide, side_by_side
 from clustersim.simulator.simulate import SimulationRun
 
 if TYPE_CHECKING:

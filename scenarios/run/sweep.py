@@ -83,10 +83,10 @@ class Sweep:
         ``.pdf``. Raises `SimulatorError`.
         """
         # matplotlib is loaded only to draw
-        from clustersim.scenarios.run import sweep_chart
+        from clustersim.scenarios.run import sweep_report as sweep_chart
         from clustersim.simulator.charts import figures
 
-        figure = sweep_chart.figure(self.name, self.axes, self.rows, sweep_chart.Plot(x, y, hue))
+        figure = sweep_chart.sweep_figure(self.name, self.axes, self.rows, sweep_chart.Plot(x, y, hue))
         if path is not None:
             figures.write(figure, Path(path))
         return figure

@@ -216,6 +216,6 @@ def write(answer: PlanAnswer, folder: Path) -> Iterator[Path]:
 def picture(answer: PlanAnswer, path: Path) -> None:
     """Draw memory against time of the candidates of *answer* to *path*."""
     from clustersim.simulator.charts.figures import draw_pareto
-    from clustersim.simulator.charts.pareto import ParetoPoint
+    from clustersim.simulator.charts.scatter import ParetoPoint
 
     draw_pareto([ParetoPoint(*one) for one in answer.points()], answer.planner.within, path, title=answer.title)

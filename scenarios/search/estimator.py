@@ -2,9 +2,9 @@
 
 Each candidate is a scenario with its own software stack and precision, as `run` takes them.
 
-The schedule is made by the passes of the scenario itself, on priced layers (`priced_layers`), so it has the same
+The schedule is made by the passes of the scenario itself, on priced layers (`prices`), so it has the same
 pipeline order, buckets, updates and allocations. One rank of each program is executed by the engine on transfers of
-known duration (`priced_transfers`). Of many micro-batches only a few are executed: in the steady state of a pipeline
+known duration. Of many micro-batches only a few are executed: in the steady state of a pipeline
 each further one adds the same time and no memory. An order that holds more activations the more micro-batches there
 are, such as GPipe's, has no steady state: all of them are executed.
 
@@ -24,15 +24,13 @@ from clustersim.scenarios.build.layer_probe import AGAIN, PHASES, by_phase, dist
 from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
 from clustersim.scenarios.build.network import network_of
 from clustersim.scenarios.build.schedule import model_share, schedule_of_share
-from clustersim.scenarios.search.priced_layers import LayerPrice, of_priced_layers, priced
-from clustersim.scenarios.search.priced_transfers import Representatives, Transfers
+from clustersim.scenarios.search.prices import LayerPrice, Representatives, Transfers, of_priced_layers, priced
 from clustersim.scenarios.specification.parallelism import ParallelismSection
 from clustersim.scenarios.specification.specification import Specification
 from clustersim.scenarios.specification.training import PrecisionByOperator
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.pricing import Pricing
+from clustersim.simulator.engine.pricing import Pricing, Variation
 from clustersim.simulator.engine.setup import Setup
-from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.engine_choice import numba_fault
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading.errors import ScheduleError
@@ -41,7 +39,7 @@ from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.operators.model import Layer, Model
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.operators.stages import stages_of
 
 STEADY = 2

@@ -22,7 +22,7 @@ from clustersim.workloads.data_parallel.buckets import Weights
 from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.memory.optimizer import resident_states
 from clustersim.workloads.operators.model import Layer
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.operators.stages import ENDS
 
 ALMOST = 1 - 1e-9

@@ -20,12 +20,12 @@ from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.description import model_title, recompute_note
 from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need, of_capacity
 from clustersim.scenarios.build.schedule import gradient_dtype
+from clustersim.scenarios.results.efficiency import rules
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.planner import Planner
 from clustersim.simulator.reading import plain_text
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.units import show
-from clustersim.workloads.batch_size import rules
 from clustersim.workloads.memory.optimizer import resident_states
 from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.parallelism.tensor import sharded

@@ -2,7 +2,7 @@
 
 Methods are pure functions of these types. `scenarios.search.planning_problem` makes them from a scenario. A
 `PipelineChain` is divided into stages, so it has what crosses a cut and what replicas hold. That of checkpointing
-(`workloads.memory.chains.chain.Chain`) is one stage on one GPU, and has what each operation of it keeps and frees.
+(`workloads.memory.chain.Chain`) is one stage on one GPU, and has what each operation of it keeps and frees.
 
 The bytes that a stage holds on each of its GPUs, for the methods with memory as a constraint.
 """

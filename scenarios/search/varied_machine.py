@@ -10,21 +10,20 @@ from typing import Any
 import numpy as np
 
 from clustersim.scenarios.build.built import BuiltScenario
-from clustersim.scenarios.build.clocks import at_pace
+from clustersim.scenarios.build.derived import at_pace
 from clustersim.scenarios.build.network import conditions, library_of, network_of
 from clustersim.scenarios.results.uncertainty import FITS, Shipped, shipped
 from clustersim.scenarios.run.running import Watch, variation
 from clustersim.simulator.analysis import network_traffic
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.pricing import Pricing
-from clustersim.simulator.engine.variation import Variation
+from clustersim.simulator.engine.pricing import Pricing, Variation
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.network.library.nccl import FITTED
 from clustersim.simulator.network.library.transport_parameters import PLACES
 from clustersim.simulator.network.transport import Transport
-from clustersim.simulator.reading.dataclass_keys import keys_of
+from clustersim.simulator.reading.quantities import keys_of
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.schedule.ops import Compute
 from clustersim.simulator.simulate import SimulationRun, step_times

@@ -22,7 +22,7 @@ from clustersim.simulator.reading.units import EXAMPLES, parse
 from clustersim.simulator.reading.validation import Fault
 
 RULES = ("optimal", "daly", "young")
-"""Words for the interval between checkpoints; `scenarios.campaign.closed_forms` has their formulas."""
+"""Words for the interval between checkpoints; `scenarios.campaign.job` has their formulas."""
 
 
 def _interval(value: Any) -> float | str:

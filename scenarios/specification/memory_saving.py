@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag,
 
 from clustersim.simulator.reading.quantities import BelongsTo, Count, Flag, Fraction, Index, Section, Size
 from clustersim.simulator.reading.validation import Fault, listed, near
-from clustersim.workloads.operators.operator_names import RECOMPUTABLE, Recomputable, Rule
+from clustersim.workloads.operators.operator import RECOMPUTABLE, Recomputable, Rule
 
 GROUPED = ("uniform", "block")
 """Methods that count layers."""

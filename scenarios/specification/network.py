@@ -16,7 +16,7 @@ from clustersim.simulator.reading.quantities import Bandwidth, BelongsTo, Count,
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.reading.validation import Fault, listed, near
 from clustersim.simulator.schedule.ops import COLLECTIVES
-from clustersim.topologies.wiring.network import Policy
+from clustersim.topologies.fabrics._network import Policy
 
 QUEUE_PAIRS = 2
 """NCCL has two channels for each ring (`simulator.network.library.nccl.BLOCKS`), each with one queue pair, the

@@ -28,7 +28,7 @@ from clustersim.simulator.reading.quantities import Index, Section
 from clustersim.simulator.reading.validation import Fault, listed
 from clustersim.workloads.composition import PARALLELISMS, RANK_ORDER, composed, numbered_along
 from clustersim.workloads.memory.compute import PIPELINE
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.parallelism._parallelism import Parallelism
 from clustersim.workloads.parallelism._registry import users_own
 from clustersim.workloads.parallelism.context import Context

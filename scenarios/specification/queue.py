@@ -13,7 +13,7 @@ from clustersim.simulator.reading.units import UNITS, parse
 from clustersim.simulator.reading.validation import Fault
 
 Policy = Literal["fifo", "backfill"]
-"""Orders in which jobs start; `scenarios.queue.policies` has them."""
+"""Orders in which jobs start; `scenarios.queue.simulation` has them."""
 
 QueuePlacement = Literal["packed", "scattered", "by_leaf", "one_leaf"]
 """Which free nodes a job gets; `scenarios.queue.fabric` has them."""

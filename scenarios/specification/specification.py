@@ -16,22 +16,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Discriminator, Field, Tag, field_validator, model_validator
 
-from clustersim.scenarios.cost.cost import Cost
 from clustersim.scenarios.specification.campaign import Campaign
+from clustersim.scenarios.specification.cost import Cost
 from clustersim.scenarios.specification.network import NetworkSection
 from clustersim.scenarios.specification.parallelism import ParallelismSection
 from clustersim.scenarios.specification.plan import PlanSection
 from clustersim.scenarios.specification.queue import PoissonArrivals, Queue
-from clustersim.scenarios.specification.sections import CollectiveBenchmark, Expectation, InputPipeline, Simulation
-from clustersim.scenarios.specification.trace_workload import TraceWorkload
+from clustersim.scenarios.specification.sections import (
+    CollectiveBenchmark,
+    Expectation,
+    InputPipeline,
+    Simulation,
+    TraceWorkload,
+)
 from clustersim.scenarios.specification.training import Training, indivisible
 from clustersim.scenarios.specification.variants import Table
-from clustersim.simulator.reading.dataclass_keys import keys_of
 from clustersim.simulator.reading.plain_text import name_fault, text_fault
-from clustersim.simulator.reading.quantities import Count, Index, Section, Time, Version
+from clustersim.simulator.reading.quantities import Count, Index, Section, Time, Version, keys_of
 from clustersim.simulator.reading.validation import Fault, near
 from clustersim.topologies.cluster_section import ClusterSpecification
-from clustersim.topologies.wiring.network import Routing
+from clustersim.topologies.fabrics._network import Routing
 from clustersim.workloads.architectures.model_keys import ACTIVATIONS, ALIASES
 from clustersim.workloads.architectures.specification import ModelSpecification
 from clustersim.workloads.default_software_stack import AUTO

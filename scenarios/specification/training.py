@@ -14,8 +14,8 @@ from clustersim.simulator.reading.validation import Fault
 from clustersim.workloads.memory.optimizer import Optimizer
 
 if TYPE_CHECKING:
+    from clustersim.workloads.operators.elementwise import Saved
     from clustersim.workloads.operators.low_precision import LowPrecision
-    from clustersim.workloads.operators.saved_activations import Saved
 
 Precision = Literal["bf16", "fp16", "fp32"]
 """Of what is stored and exchanged."""
@@ -151,7 +151,7 @@ class ActivationFunction(Section):
     @property
     def saved(self) -> Saved:
         """The rule."""
-        from clustersim.workloads.operators.saved_activations import Saved
+        from clustersim.workloads.operators.elementwise import Saved
 
         return Saved(self.bits or 0, self.recompute)
 
@@ -227,7 +227,7 @@ class Training(Section):
     @property
     def saved(self) -> Saved:
         """What activation functions and experts keep."""
-        from clustersim.workloads.operators.saved_activations import Saved
+        from clustersim.workloads.operators.elementwise import Saved
 
         own = self.activation_function.saved if self.activation_function is not None else Saved()
         again = own.recompute or "swiglu" in (self.recompute_options.operators or ())

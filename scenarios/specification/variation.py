@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from clustersim.simulator.engine.variation import Distribution
+from clustersim.simulator.engine.pricing import Distribution
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.files import read_rows

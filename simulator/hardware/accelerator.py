@@ -15,10 +15,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator
 
 from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, OPERAND_BYTES, Kernel
-from clustersim.simulator.hardware.matrix_products import Tiling, one_product
-from clustersim.simulator.hardware.matrix_units import attention_seconds, padded_flops
+from clustersim.simulator.hardware.matrix_products import Tiling, attention_seconds, one_product, padded_flops
 from clustersim.simulator.hardware.slowest import expected_maximum
-from clustersim.simulator.reading.dataclass_keys import Key
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.reading.quantities import (
     Amount,
@@ -27,6 +25,7 @@ from clustersim.simulator.reading.quantities import (
     Flag,
     Fraction,
     Index,
+    Key,
     Number,
     Ratio,
     Size,
@@ -84,14 +83,14 @@ OPERATOR_SECONDS = 8e-6
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """Costs and options of a software stack: the keys of its file (`dataclass_keys`)."""
+    """Costs and options of a software stack: the keys of its file (`Section`)."""
 
     name: str = "ideal"
     launch_seconds: Annotated[Time, Key("launch")] = 0.0
     """Host time to launch a kernel, e.g. 5 us."""
     fused: bool | frozenset[str] = True
     """Operators other than products that have one kernel each: all, none, or those of
-    `workloads.operators.operator_names.FUSIBLE` that are named."""
+    `workloads.operators.operator.FUSIBLE` that are named."""
     sharpness: Ratio = 4.0
     """Exponent q of the smooth maximum of host time h and GPU time g, (h^q + g^q)^(1/q); by default 4."""
     tensor_operators: Annotated[Index, Key("operators")] = 0
@@ -231,7 +230,7 @@ def _captured(kernel: Kernel) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A GPU, or the processor of a host: the keys of its catalogue file (`dataclass_keys`).
+    """A GPU, or the processor of a host: the keys of its catalogue file (`Section`).
 
     >>> Accelerator(peak_flops=1).seconds([Kernel(flops=3)])
     3.0

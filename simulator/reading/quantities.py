@@ -1,16 +1,25 @@
-"""Quantities in files: texts with a unit, which become SI floats; counts are plain whole numbers.
+"""Quantities in files: texts with a unit, which become SI floats; counts are plain whole numbers. Sections of files,
+whose keys may be the fields of a dataclass.
 
 Limits are far beyond any machine: they catch wrong exponents, not ambitious designs.
+
+Keys of a file's section that are the fields of a dataclass, so that each is written once: where its value is used.
+
+The type of such a field is the form that files have it in, such as `Time`; a text below it describes it to editors.
+`Key` gives it another name in files. ``class StackKeys(Section, of=Software)`` declares the keys, `made` returns the
+dataclass.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, Field, fields
 from decimal import Decimal
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self
+from inspect import get_annotations
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -22,8 +31,8 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
+from pydantic import Field as KeyInfo
 
-from clustersim.simulator.reading.dataclass_keys import declare
 from clustersim.simulator.reading.plain_text import short, written
 from clustersim.simulator.reading.units import EXAMPLES, UNITS, parse, show
 from clustersim.simulator.reading.validation import Fault, listed
@@ -71,7 +80,7 @@ def _is_default(section: Section, name: str) -> bool:
 class Section(BaseModel):
     """A mapping of a scenario or catalogue file: unknown keys are faults, and values stay as they were read.
 
-    A subclass *of* a dataclass has a key for each of its fields, but those *without* (`dataclass_keys`).
+    A subclass *of* a dataclass has a key for each of its fields, but those *without* (`keys_of`).
     """
 
     model_config = ConfigDict(
@@ -259,3 +268,64 @@ def one_or_list(one: Any) -> WrapValidator:
 
 Ratios = Annotated[Ratio | list[Ratio], one_or_list(Ratio)]
 """A factor above 0, or a list of them."""
+
+Made = TypeVar("Made")
+
+
+class Key:
+    """Annotation of a dataclass's field: the *name* of its key in files, where that is another."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@cache
+def keys_of(made: type) -> Mapping[str, str]:
+    """Return the fields of the dataclass *made* by their keys in files."""
+    hints = _hints(made)
+    return {_key(field.name, hints[field.name]): field.name for field in fields(made) if field.init}
+
+
+def declare(section: type[BaseModel], made: type, without: Collection[str]) -> None:
+    """Declare a key of *section* for each field of the dataclass *made* but those *without*.
+
+    A key that the class body declares stays as it is there.
+    """
+    own = get_annotations(section)
+    there = {field.name: field for field in fields(made)}
+    keys = {key: name for key, name in keys_of(made).items() if key not in own and key not in without}
+    section.__annotations__ = {**{key: _hints(made)[name] for key, name in keys.items()}, **own}
+    for key, name in keys.items():
+        default = _default(there[name])
+        if default is not MISSING:
+            setattr(section, key, default)
+
+
+def made(section: BaseModel, kind: type[Made], **others: Any) -> Made:
+    """Return the dataclass *kind* with the values of *section*; *others*: fields that have another form there."""
+    source: type = kind
+    shared = _shared(type(section), source)
+    return kind(**{name: getattr(section, key) for key, name in shared if name not in others}, **others)
+
+
+@cache
+def _shared(section: type[BaseModel], kind: type) -> tuple[tuple[str, str], ...]:
+    """Return (key, field) of what *section* and the dataclass *kind* both have."""
+    return tuple((key, name) for key, name in keys_of(kind).items() if key in section.model_fields)
+
+
+@cache
+def _hints(made: type) -> dict[str, Any]:
+    return get_type_hints(made, include_extras=True)
+
+
+def _key(name: str, hint: Any) -> str:
+    told = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((one.name for one in told if isinstance(one, Key)), name)
+
+
+def _default(field: Field[Any]) -> Any:
+    """Return the default of *field* as a section has it; `MISSING` if it has none."""
+    if field.default_factory is not MISSING:
+        return KeyInfo(default_factory=field.default_factory)
+    return field.default

@@ -16,15 +16,18 @@ import torch
 import torch.distributed as dist
 
 from clustersim.simulator.reading.errors import ReplayError
-from clustersim.simulator.replay.buffers import MessageBuffers, elements, members, sent_directly
 from clustersim.simulator.replay.rank_process import Member
 from clustersim.simulator.replay.rendezvous import (
     Channel,
     CollectiveRendezvous,
+    MessageBuffers,
     MessageRendezvous,
     Rendezvous,
     channels,
+    elements,
+    members,
     pairs,
+    sent_directly,
     tags,
 )
 from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send

@@ -19,15 +19,17 @@ from typing import Any
 
 from clustersim.simulator.reading.errors import ReplayError
 from clustersim.simulator.replay import rank_process
-from clustersim.simulator.replay.processes import death, end, start
 from clustersim.simulator.replay.rank_process import (
     Member,
     NetworkPlace,
     Work,
+    death,
     device_of,
+    end,
     on_loopback,
     open_world,
     prepare,
+    start,
 )
 
 GRACE = 0.5

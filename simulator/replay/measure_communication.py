@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 
 from clustersim.simulator.replay import clock
-from clustersim.simulator.replay.buffers import ELEMENT, MessageBuffers, elements, required_elements
 from clustersim.simulator.replay.communication import KINDS, LibraryCall
 from clustersim.simulator.replay.measurements import SEND, Measurement, SizeSweep, of_batches
 from clustersim.simulator.replay.rank_process import Member
+from clustersim.simulator.replay.rendezvous import ELEMENT, MessageBuffers, elements, required_elements
 from clustersim.simulator.schedule.ops import Collective
 
 

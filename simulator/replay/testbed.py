@@ -25,7 +25,7 @@ import networkx as nx
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.reading.errors import ClusterError
-from clustersim.simulator.replay import processes
+from clustersim.simulator.replay import rank_process
 from clustersim.simulator.replay.network_namespaces import (
     iproute,
     leftovers,
@@ -35,8 +35,7 @@ from clustersim.simulator.replay.network_namespaces import (
     set_parameters,
     unavailable_reason,
 )
-from clustersim.simulator.replay.processes import blocked
-from clustersim.simulator.replay.rank_process import NetworkPlace
+from clustersim.simulator.replay.rank_process import NetworkPlace, blocked
 
 FRAME = 1514
 """Bytes of a full frame as tc counts it."""
@@ -112,7 +111,7 @@ def build(cluster: Cluster, devices: Sequence[str]) -> Iterator[Testbed]:
         raise ClusterError(f"no testbed here: {reason}")
     remove(leftovers())
     run, process = f"{owner()}-{next(_built)}-", os.getpid()
-    with processes.orderly_termination():
+    with rank_process.orderly_termination():
         try:
             delayed = _TestbedBuilder(run, graph, tuple(dict.fromkeys(devices))).build()
             yield Testbed(_places(run, devices), cluster if delayed else cluster.map_links(_without_latency))

@@ -1,5 +1,5 @@
 """Pipeline orders: an action is one phase of one micro-batch on one stage, an order lists the actions of each pipeline
-rank, and time slots follow from it.
+rank in sequence. An order may stand in a CSV file.
 
 >>> Action.parse("2F0")
 Action(phase='F', stage=2, micro_batch=0)
@@ -16,11 +16,13 @@ import csv
 import io
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from clustersim.simulator.reading.errors import DeadlockError, ScheduleError
+from clustersim.simulator.reading.files import UnreadableFile, read_text
 
 PHASES = {
     "F": "forward",
@@ -298,3 +300,49 @@ def _circle(missing: Mapping[int, Action], row_of: Mapping[Action, int]) -> Iter
 def _around(row: Sequence[Action], index: int, reach: int = 6) -> Iterator[tuple[int, Action]]:
     begin = max(0, index - reach)
     return enumerate(row[begin : index + reach + 1], begin)
+
+
+SUFFIX = ".csv"
+
+LARGEST = 64 * 2**20
+"""Bytes of a file at most: an order of 64 ranks and 10,000 micro-batches has 10 MB."""
+
+
+def is_file(name: str) -> bool:
+    """Return whether the order *name* is a file."""
+    return name.endswith(SUFFIX)
+
+
+def read_order(name: str) -> Order:
+    """Return the order in the file *name*. Raises `ScheduleError` for one that is not whole."""
+    try:
+        text = read_text(Path(name), LARGEST)
+    except UnreadableFile as error:
+        raise ScheduleError(str(error)) from None
+    try:
+        order = Order.parse(text)
+        order.rank_of_stage()
+        if other := next((one for row in order.rows for one in row if one.phase not in "FBIW"), None):
+            raise ScheduleError(f"{other} is no action of a file; write forward (F) and backward (B, or I and W) ones")
+        order.check_whole()
+    except ScheduleError as error:
+        raise ScheduleError(f"{name}: {error}") from None
+    return order
+
+
+def order_of_file(name: str) -> Callable[..., Order]:
+    """Return a function as the files of this folder have one, which returns the order in the file *name*."""
+
+    def order(stages: int, micro_batches: int) -> Order:
+        """Return the order; raise `ScheduleError` if it is of other counts."""
+        read = read_order(name)
+        if len(read.rows) != stages:
+            raise ScheduleError(f"{name} has {len(read.rows)} rows, one for each pipeline rank, but pp is {stages}")
+        if read.micro_batches != micro_batches:
+            raise ScheduleError(
+                f"{name} runs {read.micro_batches} micro-batches, but a replica has {micro_batches} a step; "
+                f"global_batch_size must be dp x micro_batch_size x {read.micro_batches}"
+            )
+        return read
+
+    return order

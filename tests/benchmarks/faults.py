@@ -24,7 +24,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "simulator/hardware/accelerator.py",
         "simulator/hardware/matrix_products.py",
         "workloads/memory/compute.py",
-        "workloads/host_time.py",
+        "workloads/software_stack.py",
         "workloads/architectures/timed_models.py",
     ),
 }

@@ -20,7 +20,7 @@ import networkx as nx
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.specification import loading
 from tests.fuzz.limit import cpu_limit
-from tests.scenarios.calibrate.test_sources import SERVER, swept
+from tests.scenarios.accuracy.test_calibration_sources import SERVER, swept
 from tests.scenarios.exchange.formats.configurations import MODELS
 from tests.scenarios.exchange.formats.test_programs import (
     ACCELERATE,

@@ -11,7 +11,7 @@ from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.reading.lookup import plain
 from clustersim.simulator.simulate import SimulationRun
 from clustersim.topologies.catalogue import GPUS, device
-from clustersim.workloads.memory.chains.offload_and_recompute import Programme
+from clustersim.workloads.memory.offload_and_recompute import Programme
 
 MODEL = """\
 version: 1

@@ -10,7 +10,7 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.specification.variation import PRESETS
-from clustersim.simulator.engine.variation import Distribution, Pauses, Spells, Variation
+from clustersim.simulator.engine.pricing import Distribution, Pauses, Spells, Variation
 from clustersim.simulator.reading.lookup import names
 
 SHARED = Path(__file__).parents[3] / "shared/data"

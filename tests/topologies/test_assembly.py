@@ -23,9 +23,9 @@ from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.topologies import cluster
 from clustersim.topologies.assembly import assemble
+from clustersim.topologies.fabrics._network import FabricRouter, Network, Port
 from clustersim.topologies.node_and_fabric import FABRICS, NodeSection
-from clustersim.topologies.wiring.network import FabricRouter, Network, Port
-from clustersim.topologies.wiring.server import Wiring
+from clustersim.topologies.nodes._server import Wiring
 from tests.nodes import V100
 
 SERVERS: dict[str, dict[str, Any]] = {

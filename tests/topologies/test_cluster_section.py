@@ -99,7 +99,7 @@ def test_degraded_without_a_common_link_applies_to_the_route() -> None:
 
 WAVE = """
 from clustersim.simulator.reading.quantities import Count
-from clustersim.topologies.wiring.network import Network, FabricRouter
+from clustersim.topologies.fabrics._network import Network, FabricRouter
 
 
 def wave(network: Network, crests: Count = 2) -> FabricRouter:
@@ -109,7 +109,7 @@ def wave(network: Network, crests: Count = 2) -> FabricRouter:
     return lambda source, target: [switches[0]]
 """
 STAR = """
-from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
+from clustersim.topologies.nodes._server import Server, Wiring, pcie_tree
 
 
 def star(server: Server, spokes: int = 1) -> Wiring:

@@ -13,7 +13,6 @@ from clustersim.topologies import cluster
 from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.architectures.transformer import transformer
-from clustersim.workloads.host_time import HostTime, fixed_costs
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.stages import stages_of
 from clustersim.workloads.parallelism.ddp import data_parallel
@@ -21,7 +20,7 @@ from clustersim.workloads.parallelism.pipeline import pipeline_parallel
 from clustersim.workloads.pipelines.interleaved import interleaved
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 from clustersim.workloads.pipelines.pipedream import pipedream
-from clustersim.workloads.software_stack import aliases, software
+from clustersim.workloads.software_stack import HostTime, aliases, fixed_costs, software
 
 
 def step_time(stages, micro_batches, load=0.0, exchange=0.0):

@@ -15,7 +15,7 @@ from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.operators.lora import EVERY
 from clustersim.workloads.operators.model import OperatorLayer
-from clustersim.workloads.operators.operator_names import FUSIBLE, fuses
+from clustersim.workloads.operators.operator import FUSIBLE, fuses
 from clustersim.workloads.operators.sharded import Cut
 from clustersim.workloads.software_stack import OWN, aliases, known_stack, software, specification
 

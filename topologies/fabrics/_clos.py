@@ -23,7 +23,7 @@ import numpy as np
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.hardware.topology import NONE
 from clustersim.simulator.reading.errors import ClusterError
-from clustersim.topologies.wiring.network import Network, Port, Routing, Tree, digits
+from clustersim.topologies.fabrics._network import Network, Port, Routing, Tree, digits
 
 Level = Sequence[tuple[int, float]]
 """(switch, bandwidth below it in bytes/s) of the switches of one level."""

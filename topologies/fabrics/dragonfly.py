@@ -11,7 +11,7 @@ import numpy as np
 
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.reading.quantities import Count, Flag, Ratio
-from clustersim.topologies.wiring.network import FabricRouter, Network, Port, Routing
+from clustersim.topologies.fabrics._network import FabricRouter, Network, Port, Routing
 
 
 def dragonfly(

@@ -9,7 +9,7 @@ import numpy as np
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.reading.quantities import Count, Ratios
 from clustersim.topologies.fabrics._clos import clos, down_ports, even, ratios
-from clustersim.topologies.wiring.network import FabricRouter, Network
+from clustersim.topologies.fabrics._network import FabricRouter, Network
 
 
 def fat_tree(network: Network, oversubscription: Ratios = 1.0, radix: Count | None = None) -> FabricRouter:

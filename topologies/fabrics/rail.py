@@ -6,7 +6,7 @@ import numpy as np
 
 from clustersim.simulator.reading.quantities import Count, Ratios
 from clustersim.topologies.fabrics._clos import clos, down_ports, ratios
-from clustersim.topologies.wiring.network import FabricRouter, Network
+from clustersim.topologies.fabrics._network import FabricRouter, Network
 
 
 def rail(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clustersim.topologies.wiring.network import FabricRouter, Network, Tree
+from clustersim.topologies.fabrics._network import FabricRouter, Network, Tree
 
 
 def switch(network: Network) -> FabricRouter:

@@ -8,7 +8,7 @@ from math import isqrt, prod
 
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.reading.quantities import Count
-from clustersim.topologies.wiring.network import FabricRouter, Network, Port
+from clustersim.topologies.fabrics._network import FabricRouter, Network, Port
 
 
 def torus(network: Network, dims: list[Count] | None = None) -> FabricRouter:

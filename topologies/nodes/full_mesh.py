@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
+from clustersim.topologies.nodes._server import Server, Wiring, pcie_tree
 
 
 def full_mesh(server: Server) -> Wiring:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustersim.simulator.reading.errors import ClusterError
-from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
+from clustersim.topologies.nodes._server import Server, Wiring, pcie_tree
 
 SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))

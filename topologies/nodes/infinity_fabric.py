@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clustersim.simulator.reading.errors import ClusterError
-from clustersim.topologies.wiring.server import Server, Wiring, attach_nics, pcie_tree, spread
+from clustersim.topologies.nodes._server import Server, Wiring, attach_nics, pcie_tree, spread
 
 PACKAGE = ((0, 1), (2, 3), (4, 5), (6, 7))
 DOUBLE = ((0, 6), (2, 4))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
+from clustersim.topologies.nodes._server import Server, Wiring, pcie_tree
 
 
 def switch(server: Server) -> Wiring:

@@ -8,7 +8,7 @@ from math import prod
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.reading.quantities import Count, Flag
 from clustersim.topologies.fabrics.torus import walk
-from clustersim.topologies.wiring.server import Server, Wiring, pcie_tree
+from clustersim.topologies.nodes._server import Server, Wiring, pcie_tree
 
 
 def torus(server: Server, dims: list[Count], wrap: Flag = True) -> Wiring:

@@ -33,10 +33,9 @@ from clustersim.workloads.operators.elementwise import (
     rms_norm,
     rotary,
 )
-from clustersim.workloads.operators.embedding import biased_scores
+from clustersim.workloads.operators.embedding_and_loss import biased_scores
 from clustersim.workloads.operators.linear import Linear, SharedInput
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.operators.operator import Operator, parameter_tensors
 from clustersim.workloads.operators.sharded import (
     column_parallel,
     norm_of_columns,

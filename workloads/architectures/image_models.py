@@ -19,12 +19,10 @@ from clustersim.workloads.architectures.shape import Shape
 from clustersim.workloads.architectures.transformer import Transformer, transformer
 from clustersim.workloads.operators.convolution import Convolution, Image, Window, sides
 from clustersim.workloads.operators.elementwise import RESIDUAL, Elementwise, dropout, elementary
-from clustersim.workloads.operators.embedding import EMBEDDING
+from clustersim.workloads.operators.embedding_and_loss import EMBEDDING, cross_entropy
 from clustersim.workloads.operators.linear import Linear
-from clustersim.workloads.operators.loss import cross_entropy
 from clustersim.workloads.operators.model import Model, OperatorLayer
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.operators.operator import Operator, parameter_tensors
 
 BATCH_NORM = Operation("batch norm", "normalisation")
 RELU, POOLING = Operation("ReLU", "elementwise"), Operation("pooling", "elementwise")

@@ -13,16 +13,14 @@ from clustersim.workloads.architectures.layer_parts import (
     second_product,
 )
 from clustersim.workloads.architectures.shape import Shape
-from clustersim.workloads.operators.elementwise import Elementwise, gelu, swiglu
-from clustersim.workloads.operators.experts.experts import Experts
-from clustersim.workloads.operators.experts.grouped_linear import GroupedLinear, scaled_groups
-from clustersim.workloads.operators.experts.mixture import Mixture
-from clustersim.workloads.operators.experts.routing import Router
+from clustersim.workloads.operators.elementwise import Elementwise, RecomputedActivation, gelu, saving, swiglu
+from clustersim.workloads.operators.expert_routing import Router
+from clustersim.workloads.operators.experts import Experts
+from clustersim.workloads.operators.grouped_linear import GroupedLinear, scaled_groups
 from clustersim.workloads.operators.linear import Linear, SharedInput
 from clustersim.workloads.operators.low_precision import BLOCKWISE
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.parameter import parameter_tensors
-from clustersim.workloads.operators.saved_activations import RecomputedActivation, saving
+from clustersim.workloads.operators.mixture_of_experts import Mixture
+from clustersim.workloads.operators.operator import Operator, parameter_tensors
 from clustersim.workloads.operators.sharded import column_parallel, on_the_sequence, second_parallel, summed_over
 
 GATE_AND_UP = 2

@@ -12,12 +12,12 @@ from clustersim.workloads.architectures.attention_keys import Window
 from clustersim.workloads.blocks._block import Block, HiddenStates
 from clustersim.workloads.operators.attentions.context_parallel import ALONE, ContextCut
 from clustersim.workloads.operators.attentions.core_attention import AttentionKind, Latent
-from clustersim.workloads.operators.experts.experts import Experts
+from clustersim.workloads.operators.elementwise import EVERYTHING, Saved
+from clustersim.workloads.operators.experts import Experts
 from clustersim.workloads.operators.frozen_weights import Quantisation
 from clustersim.workloads.operators.lora import Lora
 from clustersim.workloads.operators.low_precision import LowPrecision
-from clustersim.workloads.operators.operator_names import Rule, fuses
-from clustersim.workloads.operators.saved_activations import EVERYTHING, Saved
+from clustersim.workloads.operators.operator import Rule, fuses
 from clustersim.workloads.operators.sharded import WHOLE, Cut
 
 

@@ -26,10 +26,13 @@ from clustersim.workloads.architectures.attention_keys import (
     Windows,
     windows_of,
 )
-from clustersim.workloads.architectures.block_keys import ExpertKeys, LoraKeys
-from clustersim.workloads.architectures.generative_keys import DiffusionSpecification, UNetSpecification
-from clustersim.workloads.architectures.image_model_keys import ConvolutionalSpecification, VisionSpecification
-from clustersim.workloads.architectures.layer_keys import ATTENTION, LayerKeys
+from clustersim.workloads.architectures.block_keys import ATTENTION, ExpertKeys, LayerKeys, LoraKeys
+from clustersim.workloads.architectures.image_model_keys import (
+    ConvolutionalSpecification,
+    DiffusionSpecification,
+    UNetSpecification,
+    VisionSpecification,
+)
 from clustersim.workloads.architectures.model_keys import (
     KINDS,
     KNOWN,
@@ -40,10 +43,10 @@ from clustersim.workloads.architectures.model_keys import (
     most,
     with_plain_keys,
 )
-from clustersim.workloads.architectures.timed_model_keys import ProfileSpecification, UnitSpecification
+from clustersim.workloads.architectures.timed_models import ProfileSpecification, UnitSpecification
 from clustersim.workloads.architectures.tower_keys import SpeechSpecification, TowersSpecification, VisionTowerKeys
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.operator_names import Fused
+from clustersim.workloads.operators.operator import Fused
 
 if TYPE_CHECKING:
     from clustersim.workloads.architectures.shape import Embedding, SelfAttention, Shape
@@ -277,11 +280,11 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
 
             return encoder_decoder(shape, self.title)
         if shape.num_nextn_predict_layers:
-            from clustersim.workloads.architectures.multi_token_prediction import next_tokens
+            from clustersim.workloads.architectures.transformer import next_tokens
 
             return next_tokens(shape, self.title)
         if self.vision:
-            from clustersim.workloads.architectures.vision_language import vision_language
+            from clustersim.workloads.architectures.towers import vision_language
 
             return vision_language(shape, self.vision.tower(), self.title)
         from clustersim.workloads.architectures.transformer import transformer

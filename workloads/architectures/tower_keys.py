@@ -11,11 +11,11 @@ from clustersim.simulator.reading.quantities import Count, Flag, Index, Section
 from clustersim.simulator.reading.validation import Fault
 from clustersim.workloads.architectures.model_keys import KNOWN, MOST_FEATURES, MOST_LAYERS, Named, divides, most
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.operator_names import Fused
+from clustersim.workloads.operators.operator import Fused
 
 if TYPE_CHECKING:
     from clustersim.workloads.architectures.shape import Shape
-    from clustersim.workloads.architectures.vision_language import VisionTower
+    from clustersim.workloads.architectures.towers import VisionTower
 
 
 class TowerKeys(Section):
@@ -134,7 +134,7 @@ class VisionTowerKeys(TowerKeys):
     def tower(self) -> VisionTower:
         """The tower; precision and software are those of the text model."""
         from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention, Shape
-        from clustersim.workloads.architectures.vision_language import Projector, VisionTower
+        from clustersim.workloads.architectures.towers import Projector, VisionTower
         from clustersim.workloads.operators.convolution import Image
 
         heads, way = self.num_attention_heads, self.projector
@@ -250,7 +250,7 @@ class SpeechSpecification(Named):
 
     def build(self, precision: str = "fp32", fused: Fused = True, folder: Path | None = None) -> Model:
         """The model with products in *precision*, its elementwise kernels *fused* or not."""
-        from clustersim.workloads.architectures.speech import speech_model
+        from clustersim.workloads.architectures.encoder_decoder import speech_model
 
         sizes = {"hidden_size": self.hidden_size, "num_attention_heads": self.num_attention_heads}
         width = self.ffn_hidden_size

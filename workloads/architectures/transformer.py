@@ -1,42 +1,53 @@
-"""A transformer is an embedding, a number of equal layers and a head, all made from a `Shape`.
+"""A transformer is an embedding, a number of equal layers and a head, all made from a `Shape`; modules of multi-token
+prediction may follow.
 
 FLOPs of a step over B samples come to 72 B s l h^2 (1 + s/6h + V/12lh), activations of a layer to s b h (34 + 5 a s/h)
 bytes in 16 bits (Narayanan et al. 2021, arXiv:2104.04473, equation 3; Korthikanti et al. 2022, arXiv:2205.05198).
+
+Multi-token prediction (MTP): further modules predict the tokens after the next one, for a loss of their own.
+
+DeepSeek-AI 2024, arXiv:2412.19437, section 2.2. Module k joins the hidden state of the module before it with the
+embedding of the next token: a norm of each, and a product of both. A layer of the model follows, with a norm of its
+own and the model's logits. Embedding and logits are shared with the model. The modules are computed on the stage of the
+head (Megatron-LM, core/transformer/multi_token_prediction.py), which then holds a copy of the embedding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from clustersim.simulator.hardware.accelerator import Software
-from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.hardware.kernel import BYTES, Operation
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.architectures.attention import attention_operators, attention_parts
 from clustersim.workloads.architectures.layer_parts import (
+    added,
     casts,
     frozen,
     has_tables,
+    mixed,
     norm_operator,
+    reruns,
     residual_sum,
     trained_copy,
 )
 from clustersim.workloads.architectures.mlp import gelu_operator, mixture_operators, mlp_operators, mlp_parts
-from clustersim.workloads.architectures.recomputation import reruns
 from clustersim.workloads.architectures.shape import LayerBlock, Mlp, SelfAttention, Shape
-from clustersim.workloads.operators.elementwise import dropout, tanh
-from clustersim.workloads.operators.embedding import embedding, vocabulary_parallel_embedding
+from clustersim.workloads.operators.domain import of_samples
+from clustersim.workloads.operators.elementwise import Elementwise, Saved, dropout, tanh
+from clustersim.workloads.operators.embedding_and_loss import (
+    cross_entropy,
+    embedding,
+    vocabulary_parallel_embedding,
+    vocabulary_parallel_loss,
+)
 from clustersim.workloads.operators.frozen_weights import Upcast, quantised
-from clustersim.workloads.operators.grids.samples import of_samples
-from clustersim.workloads.operators.hyper_connections import added, mixed
 from clustersim.workloads.operators.linear import Linear, SharedInput, SummedOutput
-from clustersim.workloads.operators.loss import cross_entropy, vocabulary_parallel_loss
 from clustersim.workloads.operators.low_precision import LowPrecision
 from clustersim.workloads.operators.model import Model, OperatorLayer
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.operator_names import Rule
-from clustersim.workloads.operators.saved_activations import Saved
+from clustersim.workloads.operators.operator import Operator, Rule
 from clustersim.workloads.operators.sharded import (
     column_parallel,
     gathered_output,
@@ -44,6 +55,7 @@ from clustersim.workloads.operators.sharded import (
     second_parallel,
     sequence_gathered,
 )
+from clustersim.workloads.operators.stages import ENDS
 
 TOKEN_BYTES = 8
 """A token is an int64, torch's index type."""
@@ -281,3 +293,59 @@ def _parallel_block(shape: Shape) -> tuple[Operator, ...]:
         second_parallel(SummedOutput((output, down)), shape.cut),
         residual_sum(shape),
     )
+
+
+CONCATENATION = Operation("concatenation", "elementwise")
+
+_, HEAD = ENDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextTokens(Transformer):
+    """A transformer with modules that predict further tokens."""
+
+    def reshaped(self, **changes: Any) -> NextTokens:
+        """The model with *changes* to fields of its shape."""
+        return next_tokens(replace(self.shape, **changes), self.name, self.notes)
+
+
+def next_tokens(shape: Shape, name: str = "transformer", notes: tuple[str, ...] = ()) -> NextTokens:
+    """The model of *shape* with `Shape.num_nextn_predict_layers` modules behind its head.
+
+    >>> from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention
+    >>> parts = SelfAttention(4, 4), Mlp(256), Norm(), Embedding(tied=False)
+    >>> small = Shape(2, 64, 32, 512, *parts, num_nextn_predict_layers=1)
+    >>> one, none = next_tokens(small), transformer(small)
+    >>> one.parameters - none.parameters == none.layers[2].parameters + 2 * 64 * 64 + 3 * 2 * 64
+    True
+    """
+    model = transformer(shape, name, notes)
+    layer = model.layers[-2]
+    assert isinstance(layer, OperatorLayer)
+    operators = (*_joined(shape), *layer.operators, *_shared_head(shape))
+    modules = [f"mtp {number}" for number in range(shape.num_nextn_predict_layers)]
+    values = {one.name: getattr(model, one.name) for one in fields(model)}
+    values["layers"] = [*model.layers, *(OperatorLayer(one, HEAD, operators, 4.0) for one in modules)]
+    values["tied_parameters"] = shape.vocabulary * shape.hidden_size
+    values["tied_layers"] = ("head", *modules) if shape.embedding.tied else (*modules,)
+    return NextTokens(**values)
+
+
+def _joined(shape: Shape) -> tuple[Operator, ...]:
+    """The next token's embedding beside the hidden state, each after a norm, and the product of both."""
+    rows, hidden, precision, cut = shape.seq_length, shape.hidden_size, shape.precision, shape.cut
+    table = replace(embedding((shape.vocabulary,), rows, hidden, precision), parameters=())
+    looked_up = vocabulary_parallel_embedding(table, cut, shape.hidden_bytes * cut.sequence_shards)
+    norm = head_operators(shape)[0]
+    own = shape.own_rows
+    width = BYTES[precision]
+    beside = Elementwise(own * 2 * hidden, 2.0 * width, 2.0 * width, precision=precision, operation=CONCATENATION)
+    # every rank computes the whole product on its positions
+    product = on_the_sequence(Linear(own, 2 * hidden, hidden, bias=False, precision=precision), cut)
+    return looked_up, norm, norm, beside, product
+
+
+def _shared_head(shape: Shape) -> tuple[Operator, ...]:
+    """A norm, the logits by the model's matrix, which is not counted again, and the loss."""
+    norm, *rest = head_operators(replace(shape, embedding=replace(shape.embedding, tied=True)))
+    return norm, *rest

@@ -15,8 +15,7 @@ from clustersim.simulator.reading.quantities import Section
 from clustersim.workloads.operators.attentions.context_parallel import ALONE, ContextCut
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.low_precision import LowPrecision, scaled
-from clustersim.workloads.operators.operator import Exchange, Operator
-from clustersim.workloads.operators.operator_names import Fused
+from clustersim.workloads.operators.operator import Exchange, Fused, Operator
 from clustersim.workloads.operators.sharded import WHOLE, Cut, ShardedOperator, column_parallel, second_parallel
 
 

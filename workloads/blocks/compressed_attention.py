@@ -20,8 +20,7 @@ from clustersim.workloads.operators.attentions import indexer
 from clustersim.workloads.operators.attentions.indexed_attention import IndexedLatentAttention
 from clustersim.workloads.operators.elementwise import Elementwise, rms_norm, rotary
 from clustersim.workloads.operators.linear import Linear
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.parameter import matrix, parameter_tensors
+from clustersim.workloads.operators.operator import Operator, matrix, parameter_tensors
 from clustersim.workloads.operators.sharded import ShardedOperator, column_parallel, on_the_sequence
 
 COMPRESSION = Operation("compression of positions", "elementwise", "attention")

@@ -8,8 +8,7 @@ from clustersim.simulator.reading.quantities import Count, Flag
 from clustersim.workloads.blocks._block import Block, HiddenStates
 from clustersim.workloads.operators.attentions.context_parallel import ContextCut
 from clustersim.workloads.operators.elementwise import gelu, swiglu
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.operator_names import fuses
+from clustersim.workloads.operators.operator import Operator, fuses
 
 
 class FeedForward(Block):

@@ -21,9 +21,7 @@ from clustersim.workloads.operators.attentions.context_parallel import ContextCu
 from clustersim.workloads.operators.attentions.core_attention import FlashAttention
 from clustersim.workloads.operators.attentions.indexed_attention import BlockIndexedAttention
 from clustersim.workloads.operators.elementwise import Elementwise, output_gate, rms_norm, rotary
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.operator_names import fuses
-from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.operators.operator import Operator, fuses, parameter_tensors
 from clustersim.workloads.operators.sharded import ShardedOperator, norm_of_heads, summed_over
 
 

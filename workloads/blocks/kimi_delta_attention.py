@@ -15,8 +15,7 @@ from clustersim.workloads.blocks._block import Block, HiddenStates
 from clustersim.workloads.blocks.gated_delta_net import DeltaRule
 from clustersim.workloads.operators.elementwise import rms_norm
 from clustersim.workloads.operators.linear import Linear
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.parameter import matrix, parameter_tensors
+from clustersim.workloads.operators.operator import Operator, matrix, parameter_tensors
 from clustersim.workloads.operators.recurrent import CausalConvolution
 from clustersim.workloads.operators.sharded import column_parallel, norm_of_heads, on_the_sequence
 

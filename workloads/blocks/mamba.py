@@ -22,9 +22,14 @@ from clustersim.simulator.reading.quantities import Count, Flag
 from clustersim.workloads.blocks._block import Block, HiddenStates
 from clustersim.workloads.operators.elementwise import rms_norm
 from clustersim.workloads.operators.linear import Linear
-from clustersim.workloads.operators.operator import Exchange, Operator
-from clustersim.workloads.operators.operator_names import fuses
-from clustersim.workloads.operators.parameter import ParameterTensor, matrix, parameter_tensors
+from clustersim.workloads.operators.operator import (
+    Exchange,
+    Operator,
+    ParameterTensor,
+    fuses,
+    matrix,
+    parameter_tensors,
+)
 from clustersim.workloads.operators.recurrent import CausalConvolution
 from clustersim.workloads.operators.sharded import ShardedOperator
 

@@ -28,8 +28,7 @@ from clustersim.simulator.reading.validation import Fault
 from clustersim.workloads.blocks._block import Block, HiddenStates, heads_for_positions
 from clustersim.workloads.operators.attentions.context_parallel import ContextCut
 from clustersim.workloads.operators.elementwise import rms_norm
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.parameter import ParameterTensor, matrix, parameter_tensors
+from clustersim.workloads.operators.operator import Operator, ParameterTensor, matrix, parameter_tensors
 from clustersim.workloads.operators.recurrent import CausalConvolution
 
 FP32 = BYTES["fp32"]

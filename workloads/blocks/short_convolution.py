@@ -13,8 +13,7 @@ from clustersim.simulator.hardware.kernel import Operation
 from clustersim.simulator.reading.quantities import Count, Flag
 from clustersim.workloads.blocks._block import Block, HiddenStates
 from clustersim.workloads.operators.elementwise import Elementwise
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.parameter import ParameterTensor, matrix
+from clustersim.workloads.operators.operator import Operator, ParameterTensor, matrix
 from clustersim.workloads.operators.recurrent import CausalConvolution
 
 PRODUCT = Operation("gate", "elementwise")

@@ -19,7 +19,7 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor
+from clustersim.workloads.operators.operator import REPLICAS, ParameterTensor
 
 BUCKETS = Operation("copies to buckets", "elementwise")
 

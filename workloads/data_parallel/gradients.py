@@ -35,7 +35,7 @@ from clustersim.workloads.data_parallel.buckets import (
 )
 from clustersim.workloads.memory.optimizer import NORMS
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 
 
 def weights_by_stage(program: Program, model: Model) -> dict[int, list[Weights]]:

@@ -34,7 +34,7 @@ from clustersim.workloads.data_parallel.buckets import Weights, reduced_axes
 from clustersim.workloads.data_parallel.gradients import backward_ops, tensor_norms, updated_stages, weights_by_stage
 from clustersim.workloads.memory.optimizer import CHUNK
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 
 STATES = ("parameters", "gradients", "optimizer")
 """What is divided, in the order of group sizes."""

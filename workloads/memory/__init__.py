@@ -1,1 +1,3 @@
-"""What a rank computes and what it holds for that: activations, recomputation, optimizer and its states."""
+"""What a rank computes and what it holds for that: activations, also on the host, recomputation, optimal sequences over
+chains of layers, optimizer and its states.
+"""

@@ -27,8 +27,7 @@ from clustersim.workloads.memory.optimizer import (
 )
 from clustersim.workloads.operators.lowering import Overlap, lowered
 from clustersim.workloads.operators.model import Layer, Model
-from clustersim.workloads.operators.operator_names import fuses
-from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor
+from clustersim.workloads.operators.operator import REPLICAS, ParameterTensor, fuses
 
 WeightVersions = Callable[[int, int], int]
 """(stage, stages) -> how many versions of its weights the stage keeps: that of pipedream and of pipedream_2bw."""

@@ -24,7 +24,7 @@ from math import ceil
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.lookup import nearest
-from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.operator import ParameterTensor
 
 UPDATE = Operation("optimizer step", "optimizer")
 

@@ -2,9 +2,9 @@
 
 Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv:1604.06174). *selective*: core attention only;
 its activations are large and cheap to compute (Korthikanti et al. 2022, arXiv:2205.05198, section 5). *operators*: what
-the rule of the model says (`workloads.architectures.recomputation`). Otherwise each stage has a sequence that says
-which layers run again before which backward pass: a fixed one (`workloads.memory.chains.sequence`) or an optimal
-one (`workloads.memory.chains.optimal_checkpointing`). Non-reentrant checkpoints of torch 2.1 and later stop early, as
+the rule of the model says (`workloads.architectures.layer_parts`). Otherwise each stage has a sequence that says
+which layers run again before which backward pass: a fixed one (`workloads.memory.chain_sequence`) or an optimal
+one (`workloads.memory.optimal_checkpointing`). Non-reentrant checkpoints of torch 2.1 and later stop early, as
 soon as all tensors that the backward pass needs are there (torch.utils.checkpoint, ``set_checkpoint_early_stop``): the
 last product of a transformer layer does not run again.
 """
@@ -22,7 +22,7 @@ from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.memory.activations import with_activations
-from clustersim.workloads.memory.chains.sequence import FIXED, ChainSequence, Kind, fixed_sequence
+from clustersim.workloads.memory.chain_sequence import FIXED, ChainSequence, Kind, fixed_sequence
 from clustersim.workloads.operators.lowering import lowered_segments
 from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.operators.stages import ENDS

@@ -14,8 +14,7 @@ from math import ceil
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.parameter import ParameterTensor, matrix, parameter_tensors
+from clustersim.workloads.operators.operator import Operator, ParameterTensor, matrix, parameter_tensors
 
 Window = int | tuple[int, int]
 """Height and width of a window; one number for both."""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
 from clustersim.workloads.operators.linear import Linear
-from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.operator import ParameterTensor
 
 ELEMENT = 0.5
 """Bytes of an element without its scale."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.parameter import ParameterTensor, matrix
+from clustersim.workloads.operators.operator import Operator, ParameterTensor, matrix
 
 BIAS_GRADIENT = Operation("bias gradient", "elementwise", "linear")
 

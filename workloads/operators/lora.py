@@ -13,7 +13,7 @@ from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmu
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.operators.frozen_weights import FP32, Packed, QuantisedLinear, quantised
 from clustersim.workloads.operators.linear import Linear
-from clustersim.workloads.operators.parameter import ParameterTensor, matrix
+from clustersim.workloads.operators.operator import ParameterTensor, matrix
 from clustersim.workloads.operators.sharded import WHOLE, Cut
 
 EVERY = ("qkv", "projection", "gate", "up", "down")

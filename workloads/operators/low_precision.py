@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 from clustersim.simulator.hardware.kernel import BYTES, OPERAND_BYTES, Kernel, Operation, matmul, memory_bound
 from clustersim.workloads.operators.linear import Linear
-from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.operator import ParameterTensor
 
 WIDE = 2
 """Bytes of an element before it is cast."""

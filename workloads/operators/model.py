@@ -13,9 +13,7 @@ from typing import ClassVar
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import Kernel
-from clustersim.workloads.operators.operator import Operator, Segment
-from clustersim.workloads.operators.operator_names import Fused
-from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.operator import Fused, Operator, ParameterTensor, Segment
 
 CONTAINERS = 3
 """Modules of a transformer layer without parameters: attention, MLP, and the activation or core attention (Hugging Face

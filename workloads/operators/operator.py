@@ -1,7 +1,13 @@
-"""An operator is one step of a layer, such as a linear map or a norm.
+"""An operator is one step of a layer, such as a linear map or a norm. A parameter tensor is what it learns. Settings of
+a scenario name operators.
 
 In each phase it has one or more segments: runs of kernels with the exchanges around them. Counts are of one sample, on
 one rank. `workloads.operators.lowering` turns segments into ops.
+
+Words of settings about operators: those that a stack fuses, those that run again, and how layers are divided.
+
+A software stack names the operators that it runs as one kernel each. Compositions also keep more for the backward pass.
+Layer norm, GELU of one operator, dropout and sums are one kernel in torch itself.
 """
 
 from __future__ import annotations
@@ -10,10 +16,10 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal, get_args
 
 from clustersim.simulator.hardware.kernel import Kernel, Operation
 from clustersim.simulator.schedule.ops import PerPeer, scaled_bytes
-from clustersim.workloads.operators.parameter import ParameterTensor
 
 SHIFT = "shift"
 """The kind of a ring exchange: each rank sends to the rank *distance* further on, and receives from the one before."""
@@ -154,3 +160,111 @@ def _elementwise(class_name: str) -> Operation:
 @lru_cache
 def _part(name: str, kind: str, operator: str) -> Operation:
     return Operation(name, kind, operator)
+
+
+REPLICAS = "dp"
+"""The axis that joins the replicas of the model, on the mesh of every training step."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterTensor:
+    """*count* elements on one rank.
+
+    *reduced_over*: the axes over which its gradient is summed, one reduction each, in this order. The last one is that
+    of data parallelism. A joint reduction over several axes names their joint axis (`Mesh.joint`). *copy_bytes*: bytes
+    of an element that a rank holds beside it all step, in fewer bits; below 0 if they take its place. *gathered_bytes*:
+    those that ranks gather, if not in the precision of the model. *trainable*: false if it is frozen, so that it has
+    neither a gradient nor optimizer states. *rows*: of a matrix, its first dimension, so that ``view(rows, -1)`` has
+    two; 0 if it is none. *hidden*: it is a matrix between hidden features, neither an embedding nor that of the logits.
+    """
+
+    count: int
+    reduced_over: tuple[str, ...] = (REPLICAS,)
+    copy_bytes: float = 0.0
+    gathered_bytes: float | None = None
+    trainable: bool = True
+    rows: int = 0
+    hidden: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Elements of a row."""
+        return self.count // (self.rows or 1)
+
+    def gathered(self, width: float) -> float:
+        """Bytes of all its elements as ranks gather them; *width*: those of an element in the model's precision."""
+        return self.count * (width if self.gathered_bytes is None else self.gathered_bytes)
+
+
+def parameter_tensors(*counts: int) -> tuple[ParameterTensor, ...]:
+    """A tensor for each of *counts*, its gradient summed over the replicas only.
+
+    >>> parameter_tensors(768, 768)[0].count
+    768
+    """
+    return tuple(map(ParameterTensor, counts))
+
+
+def matrix(
+    rows: int, columns: int, reduced_over: tuple[str, ...] = (REPLICAS,), *, hidden: bool = True, trainable: bool = True
+) -> ParameterTensor:
+    """A tensor with a first dimension of *rows*, and *columns* elements for each.
+
+    >>> matrix(4096, 1024).count
+    4194304
+    """
+    return ParameterTensor(rows * columns, reduced_over, trainable=trainable, rows=rows, hidden=hidden)
+
+
+Fusible = Literal[
+    "batch_norm",
+    "bias_dropout_add",
+    "block_sum",
+    "cross_entropy",
+    "gelu_new",
+    "optimizer",
+    "permute",
+    "rms_norm",
+    "rope",
+    "router",
+    "softmax",
+    "swiglu",
+]
+"""Operators that some stacks fuse and others do not. *batch_norm*: with the activation and the sum that follow it.
+*block_sum*: of the results of ring attention, block by block; *permute*: the copies of tokens for their experts, and
+the weighted sum of the results; *router*: the choice of experts and the loss for equal loads."""
+
+FUSIBLE: tuple[str, ...] = get_args(Fusible)
+
+Fused = bool | frozenset[str]
+"""All operators (true), none of them (false), or those named."""
+
+
+def fuses(fused: Fused, operator: str) -> bool:
+    """Return whether *fused* includes *operator*, one of `FUSIBLE`.
+
+    >>> fuses(True, "rope"), fuses(frozenset({"swiglu"}), "rope")
+    (True, False)
+    """
+    assert operator in FUSIBLE, operator
+    return fused if isinstance(fused, bool) else operator in fused
+
+
+Recomputable = Literal["attention", "experts", "mla_up", "norm", "swiglu"]
+"""*attention*: core attention; *experts*: a mixture with its exchanges; *mla_up*: the products of latent attention that
+make queries, keys and values, with the rotation; *norm*: norms whose output a product keeps; *swiglu*: activation
+functions of feed-forward networks."""
+
+RECOMPUTABLE: tuple[str, ...] = get_args(Recomputable)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Operators by *names*, or each *every*-th product of a layer and all that is no product; 0: by name."""
+
+    names: frozenset[str] = frozenset()
+    every: int = 0
+
+
+Way = Literal["domain", "model", "batch"]
+"""How ranks that share every micro-batch divide a layer of a convolutional model."""

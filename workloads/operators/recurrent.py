@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.operator import Operator, ParameterTensor
 
 CONVOLUTION = Operation("causal convolution", "elementwise")
 

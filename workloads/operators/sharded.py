@@ -25,8 +25,7 @@ from math import ceil, prod
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation
 from clustersim.workloads.operators.linear import Linear, SharedInput, SummedOutput
-from clustersim.workloads.operators.operator import Exchange, Operator, Segment
-from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.operator import Exchange, Operator, ParameterTensor, Segment
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from clustersim.workloads.data_parallel.buckets import Reduction
 from clustersim.workloads.memory.optimizer import Optimizer
 from clustersim.workloads.operators.lowering import Overlap
 from clustersim.workloads.operators.model import Layer, Model
-from clustersim.workloads.pipelines._asynchronous import SteadyState
+from clustersim.workloads.pipelines._row_patterns import SteadyState
 from clustersim.workloads.reductions._compression import CompressionKeys
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ from clustersim.workloads.data_parallel.parameter_gathers import (
 )
 from clustersim.workloads.data_parallel.sharded_states import STATES, GroupSizes, double_buffered, sharded_states
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.reductions.all_reduce import all_reduce
 from clustersim.workloads.reductions.reduce_scatter import Hop, reduce_scatter
 

@@ -17,7 +17,7 @@ from clustersim.simulator.reading.quantities import BelongsTo, Count
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.mesh import Axis, Mesh
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, divisors, is_transformer
 
 if TYPE_CHECKING:

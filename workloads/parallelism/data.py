@@ -16,7 +16,7 @@ from clustersim.simulator.reading.quantities import Count
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.ops import Collective, Send
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.parallelism._parallelism import Choices, Chosen, DataMethod, Job, Parallelism, TrainingStep
 from clustersim.workloads.parallelism._registry import METHODS, Method, declared, default_method
 

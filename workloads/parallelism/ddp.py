@@ -33,7 +33,7 @@ from clustersim.workloads.data_parallel.gradients import (
     weights_by_stage,
 )
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor
+from clustersim.workloads.operators.operator import REPLICAS, ParameterTensor
 from clustersim.workloads.parallelism._parallelism import ReducingMethod, TrainingStep
 from clustersim.workloads.reductions.all_reduce import all_reduce
 

@@ -1,7 +1,7 @@
 """Integrated model, batch and domain parallelism: a grid Pr x Pc, of which the Pr ranks here share every micro-batch.
 
 Gholami et al. 2018 (arXiv:1712.04432). The Pc columns are the replicas, ``dp``. Each layer is divided over the Pr ranks
-by domain, by model or by batch (`workloads.operators.grids.domain`). The gradients of weights that all Pr ranks have
+by domain, by model or by batch (`workloads.operators.domain`). The gradients of weights that all Pr ranks have
 are reduced over all Pr x Pc ranks, those of a layer cut by model over the Pc replicas.
 """
 
@@ -19,8 +19,7 @@ from clustersim.simulator.reading.quantities import BelongsTo, Count
 from clustersim.simulator.schedule.mesh import Axis, Mesh
 from clustersim.workloads.operators.lowering import Overlap
 from clustersim.workloads.operators.model import Model, OperatorLayer
-from clustersim.workloads.operators.operator_names import Way
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS, Way
 from clustersim.workloads.parallelism._parallelism import Parallelism
 
 DOMAIN = "domain"
@@ -60,7 +59,7 @@ class Domain(Parallelism):
         """The model of one rank."""
         if self.domain == 1:
             return model
-        from clustersim.workloads.operators.grids.domain import divided
+        from clustersim.workloads.operators.domain import divided
         from clustersim.workloads.operators.sharded import Side
 
         layers = [layer for layer in model.layers if isinstance(layer, OperatorLayer)]

@@ -18,7 +18,7 @@ from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, Bucket
 from clustersim.workloads.data_parallel.parameter_gathers import PLAIN, Gathering
 from clustersim.workloads.data_parallel.sharded_states import STATES, GroupSizes, check_hybrid, with_hybrid_axes
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.parallelism._parallelism import ReducingMethod, TrainingStep
 from clustersim.workloads.parallelism._sharding import Sharding, reduction_of
 

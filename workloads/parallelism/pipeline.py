@@ -22,14 +22,13 @@ from clustersim.simulator.reading.quantities import BelongsTo, Count, Flag, Inde
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.mesh import Axis, Mesh, family
 from clustersim.simulator.schedule.ops import Compute, Op
-from clustersim.simulator.schedule.pipeline_order import Action, Order
+from clustersim.simulator.schedule.pipeline_order import Action, Order, is_file, order_of_file, read_order
 from clustersim.simulator.schedule.program import Program, TemplatedOps
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.gradients import actions
-from clustersim.workloads.data_parallel.tied_embeddings import tied_embeddings
 from clustersim.workloads.memory.compute import PIPELINE, WeightVersions
 from clustersim.workloads.operators.model import Layer, Model
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, TrainingStep, divisors
 from clustersim.workloads.parallelism._pipeline_messages import (
     MessagePlan,
@@ -37,9 +36,9 @@ from clustersim.workloads.parallelism._pipeline_messages import (
     PipelineMessage,
     late_recompute,
     message_plans,
+    tied_embeddings,
 )
-from clustersim.workloads.pipelines._asynchronous import SteadyState, steady_state
-from clustersim.workloads.pipelines._order_file import is_file, order_of_file, read_order
+from clustersim.workloads.pipelines._row_patterns import SteadyState, steady_state
 
 ORDERS = "clustersim.workloads.pipelines"
 

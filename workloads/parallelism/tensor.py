@@ -5,7 +5,7 @@ There are two parts. `sharded` makes the model of one rank; its operators name t
 `tensor_parallel` is the pass that follows. It adds the all-reduce of those gradients that are partial sums.
 
 Shoeybi et al. 2019, "Megatron-LM" (arXiv:1909.08053); sequence parallelism as in Korthikanti et al. 2022
-(arXiv:2205.05198). Ranks of two and three dimensions: `workloads.operators.grids`.
+(arXiv:2205.05198). Ranks of two and three dimensions: `workloads.operators.tensor_grids`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clustersim.simulator.schedule.pipeline_order import Order
-from clustersim.workloads.pipelines._asynchronous import updated
-from clustersim.workloads.pipelines._row_patterns import warm_ups
+from clustersim.workloads.pipelines._row_patterns import updated, warm_ups
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 SEARCHED = False

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.pipeline_order import Order
-from clustersim.workloads.pipelines._asynchronous import updated
-from clustersim.workloads.pipelines._row_patterns import at_least_one, warm_ups
+from clustersim.workloads.pipelines._row_patterns import at_least_one, updated, warm_ups
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
 
 SEARCHED = False

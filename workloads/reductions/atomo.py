@@ -19,7 +19,7 @@ from clustersim.workloads.data_parallel.buckets import (
     Round,
     compressed,
 )
-from clustersim.workloads.reductions._encoding import copied, copied_back, ranks_of, singular_values, split
+from clustersim.workloads.reductions._compression import copied, copied_back, ranks_of, singular_values, split
 from clustersim.workloads.reductions.powersgd import NEEDS_MATRICES
 
 WORTH = 1.0

@@ -14,7 +14,7 @@ from clustersim.workloads.data_parallel.buckets import (
     Round,
     compressed,
 )
-from clustersim.workloads.reductions._encoding import passes
+from clustersim.workloads.reductions._compression import passes
 
 
 def fp16(reduction: Reduction, dtype: Literal["fp16", "bf16"] = "fp16") -> Compressed:

@@ -19,7 +19,7 @@ from clustersim.workloads.data_parallel.buckets import (
     Round,
     compressed,
 )
-from clustersim.workloads.reductions._encoding import Matrix, copied, copied_back, error_added, error_kept, split
+from clustersim.workloads.reductions._compression import Matrix, copied, copied_back, error_added, error_kept, split
 from clustersim.workloads.reductions.powersgd import MIN_COMPRESSION_RATE, NEEDS_MATRICES
 
 

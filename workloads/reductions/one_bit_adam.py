@@ -22,7 +22,7 @@ from clustersim.workloads.data_parallel.buckets import (
     Round,
     compressed,
 )
-from clustersim.workloads.reductions._encoding import SCALE, error_added, passes, ranks_of
+from clustersim.workloads.reductions._compression import SCALE, error_added, passes, ranks_of
 
 WARM_UP = 0.15
 """The share of steps before the variance is fixed (DeepSpeed, docs/_posts/2020-09-09-onebit-adam-blog-post.md)."""

@@ -21,7 +21,7 @@ from clustersim.workloads.data_parallel.buckets import (
     Round,
     compressed,
 )
-from clustersim.workloads.reductions._encoding import (
+from clustersim.workloads.reductions._compression import (
     Split,
     copied,
     copied_back,

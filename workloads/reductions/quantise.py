@@ -1,7 +1,7 @@
 """Gradients are sent in 2, 4 or 8 bits with a scale for each group of elements (QSGD).
 
 Alistarh et al., "QSGD", NeurIPS 2017 (arXiv:1610.02132). How the messages are exchanged:
-`workloads.reductions._encoding`. QSGD and torch's quantization hooks gather them; ZeRO++ and CGX sum parts.
+`workloads.reductions._compression`. QSGD and torch's quantization hooks gather them; ZeRO++ and CGX sum parts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading.quantities import Count, Flag, whole_number
 from clustersim.workloads.data_parallel.buckets import Bucket, BucketCode, Compressed, Reduction, compressed
-from clustersim.workloads.reductions._encoding import SCALE, Exchange, Quantiser, passes
+from clustersim.workloads.reductions._compression import SCALE, Exchange, Quantiser, passes
 
 GROUP = 512
 """Elements with one scale: QSGD's bucket for 4 bits (arXiv:1610.02132, section 5)."""

@@ -19,7 +19,7 @@ from clustersim.workloads.data_parallel.buckets import (
     Round,
     compressed,
 )
-from clustersim.workloads.reductions._encoding import LONG_INDEX, SECTOR, error_added, passes
+from clustersim.workloads.reductions._compression import LONG_INDEX, SECTOR, error_added, passes
 
 
 def random_k(reduction: Reduction, density: Fraction = 0.01, error_feedback: Flag = True) -> Compressed:

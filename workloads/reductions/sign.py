@@ -11,7 +11,7 @@ from __future__ import annotations
 from clustersim.simulator.hardware.kernel import Kernel, memory_bound
 from clustersim.simulator.reading.quantities import Flag
 from clustersim.workloads.data_parallel.buckets import Bucket, BucketCode, Compressed, Reduction, compressed
-from clustersim.workloads.reductions._encoding import Exchange, Quantiser, passes
+from clustersim.workloads.reductions._compression import Exchange, Quantiser, passes
 
 INT = 4
 """Bytes of an integer that holds the sign of one element, or 32 packed signs (``bit2byte`` of the paper's code)."""

@@ -21,7 +21,7 @@ from clustersim.workloads.data_parallel.buckets import (
     Round,
     compressed,
 )
-from clustersim.workloads.reductions._encoding import LONG_INDEX, SECTOR, error_added, passes, selected
+from clustersim.workloads.reductions._compression import LONG_INDEX, SECTOR, error_added, passes, selected
 
 ROWS = 5
 """Rows of the sketch in the paper's experiments (github.com/dhroth/sketchedsgd: ``numRows=5``)."""

@@ -20,7 +20,7 @@ from clustersim.workloads.data_parallel.buckets import (
     Round,
     compressed,
 )
-from clustersim.workloads.reductions._encoding import INDEX, SECTOR, added_sparse, error_added, ranks_of, selected
+from clustersim.workloads.reductions._compression import INDEX, SECTOR, added_sparse, error_added, ranks_of, selected
 
 WHOLE_SUM = "every rank gets the whole sum, so that sharded gradients save nothing; take ddp, or zero with stage: 0"
 

@@ -28,7 +28,7 @@ from clustersim.workloads.data_parallel.buckets import (
 )
 from clustersim.workloads.data_parallel.parameter_gathers import Gathering
 from clustersim.workloads.data_parallel.sharded_states import REPLICA, SHARD
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 
 GROUP_ELEMENTS = 8000
 """Elements that share one scale (DeepSpeed, runtime/zero/partition_parameters.py, ``CUDAQuantizer``: at most 8k; for

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from clustersim.scenarios.exchange import megatron_keys as keys
-from clustersim.scenarios.exchange.exporting._launch import Launch
+from clustersim.scenarios.exchange.export import Launch
 from clustersim.scenarios.exchange.program_keys import Key, argument
 from clustersim.workloads.architectures.specification import TransformerSpecification
 

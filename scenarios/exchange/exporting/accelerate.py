@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clustersim.scenarios.exchange.export import Export
-from clustersim.scenarios.exchange.exporting._launch import Launch, command, launch, script
+from clustersim.scenarios.exchange.export import Export, Launch, command, launch, script
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.reading.yaml_and_json import yaml_text
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from clustersim.scenarios.exchange.export import Export
-from clustersim.scenarios.exchange.exporting._launch import Launch, command, launch, script
+from clustersim.scenarios.exchange.export import Export, Launch, command, launch, script
 from clustersim.scenarios.scenario import Scenario
 
 OPTIMIZERS = {"adam": "AdamW", "momentum": "SGD"}

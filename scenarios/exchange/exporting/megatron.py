@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clustersim.scenarios.exchange import megatron_keys as keys
-from clustersim.scenarios.exchange.export import Export
-from clustersim.scenarios.exchange.exporting._launch import (
+from clustersim.scenarios.exchange.export import (
     PLAIN_RANK_ORDERS,
+    Export,
     Launch,
     command,
     launch,

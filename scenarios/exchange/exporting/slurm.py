@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from clustersim.scenarios.exchange.export import Export
-from clustersim.scenarios.exchange.exporting._launch import Launch, command, launch, script
+from clustersim.scenarios.exchange.export import Export, Launch, command, launch, script
 from clustersim.scenarios.exchange.exporting.megatron import AXES, arguments, environment, notes
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.reading.errors import ScenarioError

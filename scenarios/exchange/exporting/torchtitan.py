@@ -10,9 +10,9 @@ from math import ceil
 from typing import Any
 
 from clustersim.scenarios.exchange import torchtitan_keys as keys
-from clustersim.scenarios.exchange.export import Export
-from clustersim.scenarios.exchange.exporting._launch import (
+from clustersim.scenarios.exchange.export import (
     PLAIN_RANK_ORDERS,
+    Export,
     Launch,
     command,
     launch,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from clustersim.scenarios.exchange.facts import Facts
 from clustersim.scenarios.exchange.source_file import SourceFile
-from clustersim.workloads.architectures.huggingface_config import keys_read, model_section, text_path
-from clustersim.workloads.architectures.huggingface_vision import KEY
+from clustersim.workloads.architectures.huggingface_config import KEY, keys_read, model_section, text_path
 from clustersim.workloads.architectures.model_keys import is_config
 
 ENCODERS = ("vision_config", "audio_config")

@@ -10,7 +10,7 @@ import re
 
 from clustersim.scenarios.exchange.facts import Facts
 from clustersim.scenarios.exchange.formats import deepspeed, megatron, training_arguments
-from clustersim.scenarios.exchange.model_names import preset_of
+from clustersim.scenarios.exchange.program_keys import preset_of
 from clustersim.scenarios.exchange.source_file import SourceFile
 
 

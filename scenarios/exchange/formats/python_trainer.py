@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clustersim.scenarios.exchange.facts import Facts
 from clustersim.scenarios.exchange.formats import deepspeed, fully_sharded, huggingface
-from clustersim.scenarios.exchange.model_names import preset_of
+from clustersim.scenarios.exchange.program_keys import preset_of
 from clustersim.scenarios.exchange.python_script import SECTIONS
 from clustersim.scenarios.exchange.source_file import SourceFile
 from clustersim.simulator.reading.document import Document

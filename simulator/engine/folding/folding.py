@@ -1,5 +1,4 @@
-"""Folding: equal ranks are simulated once, with one representative for each class of an equitable partition. The
-folded network has one row for each class of links, and one flow for each class of flows.
+"""Folding: equal ranks are simulated once, with one representative for each class of an equitable partition.
 
 Rows that never bind are left out of flows (`simulator.engine.folding.non_binding`): links that no load can fill, and
 rows that are equal to an earlier row or dominated by another row.
@@ -34,20 +33,23 @@ rates. A straggler, a slow link or a last node with fewer GPUs splits the classe
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable
-from clustersim.simulator.engine.folding.equal_replicas import equal_replicas
-from clustersim.simulator.engine.folding.flows import Flows
+from clustersim.simulator.engine.folding.flows import Flows, WideContents, contents_of
 from clustersim.simulator.engine.folding.non_binding import Shares, undominated, unfillable
 from clustersim.simulator.engine.folding.partition import COMMUNICATION, FLOW, HOST, LINK, RANK, Partition
+from clustersim.simulator.engine.folding.replicas import Flags, Kinds, Replicas, cut
+from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.engine.setup import Communication
-from clustersim.simulator.engine.variation import Variation
+from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Colours, Indices, mixed
 from clustersim.simulator.hardware.links import Links
+from clustersim.simulator.hardware.topology import NONE
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.schedule.gc_paused import gc_paused
@@ -268,3 +270,58 @@ class Folding:
     def row_of(self, link: int) -> int:
         """The row of link number *link*, which must be in use."""
         return int(self.classes[LINK][np.searchsorted(self._partition.links, link)])
+
+
+Wide = Mapping[int, Sequence[tuple[Indices, WideContents]]]
+"""By the index of a group class: the rows of its communications that are placed isomorphically, and their flows."""
+
+
+@dataclass(frozen=True, eq=False)
+class EqualReplicas:
+    """*replicas* of equal kinds; the *table* of the communications of one replica of each kind, and of *wide* ones."""
+
+    replicas: Replicas
+    table: CommunicationTable
+    wide: Wide
+
+
+def equal_replicas(
+    table: CommunicationTable, communicator: Communicator, ranks: Colours, unfillable: Flags
+) -> EqualReplicas | None:
+    """Return the equal replicas of the schedule of *table*; None if there are none.
+
+    *ranks*: the initial colour of each rank. *unfillable*: True for links that no load can fill. On an irregular
+    cluster, or if a cable between switches can be full, nothing is known of the flows before all are enumerated.
+    """
+    cluster = communicator.cluster
+    if cluster.regularity is None:
+        return None
+    cables = _cables(cluster)
+    device = communicator.device[: len(ranks)]
+    found = cut(table, cluster.regularity.server[device]) if unfillable[cables].all() else None
+    if found is None:
+        return None
+    placement = communicator.placements.whole(device[found.grid])
+    kinds = Kinds(found, placement, ranks)
+    wide: dict[int, list[tuple[Indices, WideContents]]] = {}
+    for number, group_class in enumerate(table.group_classes):
+        if not found.is_wide(group_class):
+            kinds.add_inner(group_class)
+            continue
+        wide[number] = list(contents_of(group_class, communicator, WideContents))
+        for rows, content in wide[number]:
+            kinds.add_wide(group_class, rows, content.crossed(group_class.ranks.shape[1], cables))
+    if kinds.numbers.max() + 1 == len(found.grid):
+        return None
+    replicas = Replicas(found, kinds.numbers, placement.slots, cables)
+    kept = [
+        np.arange(len(one.ranks)) if number in wide else replicas.inner_rows(one)
+        for number, one in enumerate(table.group_classes)
+    ]
+    return EqualReplicas(replicas, table.reduced(kept), wide)
+
+
+def _cables(cluster: Cluster) -> Flags:
+    """By link: True between two switches that are in no server."""
+    inside = cluster.topology.vertices.node != NONE
+    return np.asarray(~(inside[cluster.topology.source] | inside[cluster.topology.target]))

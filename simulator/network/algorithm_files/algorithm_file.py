@@ -11,7 +11,7 @@ from clustersim.simulator.network.step import Group, Step
 from clustersim.simulator.reading.errors import SimulatorError
 
 if TYPE_CHECKING:
-    from clustersim.simulator.network.algorithm_files.rounds import ChunkTraffic
+    from clustersim.simulator.network.algorithm_files.chunks import ChunkTraffic
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from math import lcm
 from xml.sax.saxutils import quoteattr
 
 from clustersim.simulator.network.algorithm_files.chunks import COLLECTIVES
-from clustersim.simulator.network.algorithm_files.msccl_file import MOST, MOST_CHANNELS
+from clustersim.simulator.network.algorithm_files.msccl import MOST, MOST_CHANNELS
 from clustersim.simulator.network.step import Step
 from clustersim.simulator.reading.errors import SimulatorError
 

@@ -20,10 +20,9 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from math import ceil, lcm
 
-from clustersim.simulator.network.algorithm_files.chunks import Value, Vectors
+from clustersim.simulator.network.algorithm_files.chunks import ChunkTraffic, Value, Vectors
 from clustersim.simulator.network.algorithm_files.mscclpp_file import ChunkSpan, PlanFile, PlanOperation, read
 from clustersim.simulator.network.algorithm_files.ordered_memory import AccessFault, Agent, Moment, OrderedMemory
-from clustersim.simulator.network.algorithm_files.rounds import ChunkTraffic
 from clustersim.simulator.reading.errors import SimulatorError
 
 MOST_ITERATIONS = 8

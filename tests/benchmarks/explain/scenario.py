@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clustersim.scenarios.explain.calibration import write
-from clustersim.scenarios.real_traces.communications import large, sizes
+from clustersim.scenarios.real_traces.kernels_and_communications import large, sizes
 from clustersim.scenarios.real_traces.pieces_of_work import HOST, PHASES
 from clustersim.scenarios.real_traces.run import RealRun
 from clustersim.scenarios.scenario import Scenario

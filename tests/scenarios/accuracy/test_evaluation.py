@@ -11,7 +11,7 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.accuracy import comparisons
 from clustersim.scenarios.accuracy.accuracy import page, rows_page
-from clustersim.scenarios.accuracy.errors_by_source import SourceErrors, group, headline
+from clustersim.scenarios.accuracy.comparisons import SourceErrors, group, headline
 from clustersim.scenarios.accuracy.evaluation import Evaluation, error_statistics, evaluate
 from clustersim.scenarios.commands.command_line import run
 from clustersim.simulator.reading.errors import ScenarioError

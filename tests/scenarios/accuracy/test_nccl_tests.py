@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clustersim.scenarios.accuracy.imported_measurements import fit_tables
 from clustersim.scenarios.accuracy.nccl_tests import PARAMETERS, predicted, rows, stages, values_of
 from clustersim.scenarios.accuracy.robust_fit import HUBER, FitRow
-from clustersim.scenarios.calibrate.imported_measurements import fit_tables
 from clustersim.scenarios.commands.command_line import run
 from clustersim.simulator.network.library.calibration_file import loaded
 from clustersim.simulator.network.library.nccl import nccl

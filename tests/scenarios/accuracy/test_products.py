@@ -9,6 +9,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
+from clustersim.scenarios.accuracy.imported_measurements import fit_tables
 from clustersim.scenarios.accuracy.products import (
     IN_STEPS,
     QUANTITIES,
@@ -21,7 +22,6 @@ from clustersim.scenarios.accuracy.products import (
     read_products,
     shipped,
 )
-from clustersim.scenarios.calibrate.imported_measurements import fit_tables
 from clustersim.scenarios.results.uncertainty import of_products
 from clustersim.scenarios.specification.loading import SHIPPED
 from clustersim.simulator.hardware.kernel import matmul

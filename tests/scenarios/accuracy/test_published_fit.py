@@ -7,8 +7,8 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.accuracy import gpus, published_runs
 from clustersim.scenarios.accuracy.gpus import A100_PARAMETERS, V100_PARAMETERS
+from clustersim.scenarios.accuracy.imported_measurements import fit_tables
 from clustersim.scenarios.accuracy.published_runs import Rerun, landed
-from clustersim.scenarios.calibrate.imported_measurements import fit_tables
 from clustersim.simulator.reading.errors import CalibrationError
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.topologies.catalogue import GPUS, device

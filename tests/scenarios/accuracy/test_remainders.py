@@ -10,7 +10,7 @@ import pytest
 from clustersim.scenarios.results.expectations import is_duration
 from clustersim.scenarios.results.step_report import received
 from clustersim.scenarios.scenario import Scenario
-from clustersim.workloads.host_time import tensors_by_stage
+from clustersim.workloads.software_stack import tensors_by_stage
 
 LARGEST = 0.05
 """Share of a measured step."""

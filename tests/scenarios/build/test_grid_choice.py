@@ -10,7 +10,7 @@ from clustersim.scenarios.build.grid_choice import NEAR, profiled
 from clustersim.simulator.network.library.calibration_file import transport
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.topologies.uniform_and_tree import uniform
-from clustersim.workloads.parallelism._axonn import FourDimensions, LayerProduct, communication_seconds
+from clustersim.workloads.parallelism._tensor_grid import FourDimensions, LayerProduct, communication_seconds
 
 SCENARIO = {
     "version": 1,

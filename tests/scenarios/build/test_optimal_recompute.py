@@ -18,10 +18,10 @@ from clustersim.simulator.reading.units import parse
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform
-from clustersim.workloads.memory.chains.chain import LayerSeconds
-from clustersim.workloads.memory.chains.execution import executed
-from clustersim.workloads.memory.chains.optimal_checkpointing import least_together, peak_in_flight
+from clustersim.workloads.memory.chain import LayerSeconds
+from clustersim.workloads.memory.chain_execution import executed
 from clustersim.workloads.memory.compute import compute
+from clustersim.workloads.memory.optimal_checkpointing import least_together, peak_in_flight
 from clustersim.workloads.memory.recompute import recompute_by
 from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.parallelism.pipeline import pipeline_parallel

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.scenarios.campaign import closed_forms
+from clustersim.scenarios.campaign import job as closed_forms
 from clustersim.scenarios.campaign.campaign import simulate
 from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, TrainingRun, TrainingStage
 

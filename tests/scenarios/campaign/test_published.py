@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from clustersim.scenarios.campaign import closed_forms
+from clustersim.scenarios.campaign import job as closed_forms
 from clustersim.scenarios.campaign.campaign import simulate
 from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, TrainingRun, TrainingStage
 

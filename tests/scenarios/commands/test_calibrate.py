@@ -5,7 +5,7 @@ import json
 import pytest
 
 from clustersim.scenarios import Scenario
-from clustersim.scenarios.calibrate.measuring import BrokenCalibrationError, measured, with_rows_kept
+from clustersim.scenarios.accuracy.device import BrokenCalibrationError, measured, with_rows_kept
 from clustersim.scenarios.commands.command_line import run
 from clustersim.simulator.network.library.calibration_file import loaded
 from clustersim.simulator.reading.yaml_and_json import read

@@ -10,7 +10,7 @@ import pytest
 
 from clustersim.scenarios.explain.report import run_report
 from clustersim.scenarios.real_traces.breakdown import Late, Noise
-from clustersim.scenarios.real_traces.communications import with_waits
+from clustersim.scenarios.real_traces.kernels_and_communications import with_waits
 from clustersim.scenarios.real_traces.pieces_of_work import Call, Piece
 from clustersim.scenarios.real_traces.rank_trace import RankTrace, RealStep
 from clustersim.scenarios.real_traces.run import RealRun, run_of

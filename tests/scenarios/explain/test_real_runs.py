@@ -9,8 +9,14 @@ import pytest
 
 from clustersim.scenarios.explain.report import run_report
 from clustersim.scenarios.real_traces.breakdown import busy, stretches
-from clustersim.scenarios.real_traces.communications import sizes
-from clustersim.scenarios.real_traces.kernels import ATTENTION, OTHER, PRODUCT, kernel_class, longest
+from clustersim.scenarios.real_traces.kernels_and_communications import (
+    ATTENTION,
+    OTHER,
+    PRODUCT,
+    kernel_class,
+    longest,
+    sizes,
+)
 from clustersim.scenarios.real_traces.pieces_of_work import HOST, PHASES, Piece, kernel_kind
 from clustersim.scenarios.real_traces.run import run_of
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from clustersim.scenarios.queue.jobs import JobRecord
-from clustersim.scenarios.results.queue_result import QueueResult
+from clustersim.scenarios.results.jobs_result import QueueResult
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.reading.errors import ScenarioError
 

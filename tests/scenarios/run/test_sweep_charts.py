@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from clustersim.scenarios.run.sweep import Sweep
-from clustersim.scenarios.run.sweep_chart import Plot
+from clustersim.scenarios.run.sweep_report import Plot
 from clustersim.scenarios.run.sweep_table import SweepAxis, SweepRow
 from clustersim.simulator.charts.sweep import HeatMap, HeatMapCell, heat_map_chart
 from clustersim.simulator.reading.errors import SimulatorError

@@ -12,7 +12,7 @@ from clustersim.scenarios.run.running import communicator, simulated
 from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.lower_bounds import least_bytes, least_seconds
 from clustersim.scenarios.search.planner import Planner
-from clustersim.scenarios.search.priced_transfers import Transfers
+from clustersim.scenarios.search.prices import Transfers
 from clustersim.simulator.schedule.ops import Collective, Recv, Send
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule

@@ -9,8 +9,8 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.results.step_numbers import StepNumbers
-from clustersim.scenarios.search import simulated_changes as module
-from clustersim.scenarios.search.simulated_changes import next_change
+from clustersim.scenarios.search import sensitivity as module
+from clustersim.scenarios.search.sensitivity import next_change
 
 
 def unit(layers: int, micro_batches: int = 8, **parallelism: Any) -> Scenario:

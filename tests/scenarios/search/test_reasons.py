@@ -9,7 +9,7 @@ import pytest
 from clustersim.scenarios.build.memory_need import of_capacity
 from clustersim.scenarios.search.answer import PlanAnswer, answer
 from clustersim.scenarios.search.planner import Planner
-from clustersim.scenarios.search.ranking import rank
+from clustersim.scenarios.search.published_plans import rank
 from clustersim.scenarios.search.reasons import relative
 from clustersim.simulator.reading.errors import ScenarioError
 from tests.scenarios.search.jobs import job

@@ -10,8 +10,7 @@ from clustersim.scenarios import Scenario
 from clustersim.scenarios.alternatives.changes import of_configuration
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.results.uncertainty import shipped
-from clustersim.scenarios.search.sensitivity import OF_DURATIONS, Sensitivities
-from clustersim.scenarios.search.simulated_changes import tried
+from clustersim.scenarios.search.sensitivity import OF_DURATIONS, Sensitivities, tried
 from clustersim.scenarios.search.varied_machine import machine, sampled, with_factors, with_nccl
 
 SMALL = ["hello", "gpipe_vs_varuna", "resnet50_one_v100", "zhores_resnet50_ddp", "star_of_4"]

@@ -8,7 +8,7 @@ import pytest
 from clustersim.simulator.analysis.critical_path import critical_path, slack
 from clustersim.simulator.analysis.critical_path_tables import lines, tables
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.variation import Variation
+from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule

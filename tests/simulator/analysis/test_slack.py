@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from clustersim.simulator.analysis.critical_path import critical_path, slack
 from clustersim.simulator.analysis.intervals import ONE_INSTANT
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.engine.variation import Variation
+from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Compute, Delay, Op

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from clustersim.simulator.analysis.intervals import ONE_INSTANT
 from clustersim.simulator.analysis.span_causes import Causes, SpanPlace
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns, Timeline
-from clustersim.simulator.engine.variation import Variation
+from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.schedule.mesh import Mesh

@@ -7,9 +7,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from clustersim.simulator.analysis.timeline import Timeline
-from clustersim.simulator.charts.critical_path import MOST_ROWS, critical_chart
-from clustersim.simulator.charts.figures import draw
-from clustersim.simulator.engine.variation import Variation
+from clustersim.simulator.charts.figures import MOST_ROWS, critical_chart, draw
+from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.simulate import simulate
 from clustersim.topologies.uniform_and_tree import uniform

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.simulator.charts import figures
-from clustersim.simulator.charts.pareto import NAMED, ParetoPoint, frontier, pareto_chart
+from clustersim.simulator.charts.scatter import NAMED, ParetoPoint, frontier, pareto_chart
 
 POINTS = st.lists(
     st.builds(ParetoPoint, st.just("one"), st.floats(0.1, 100), st.floats(1e8, 1e11), st.booleans()),

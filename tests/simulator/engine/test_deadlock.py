@@ -2,7 +2,7 @@
 
 import pytest
 
-from clustersim.simulator.engine.variation import Variation
+from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.reading.errors import DeadlockError
 from clustersim.simulator.schedule.check import check

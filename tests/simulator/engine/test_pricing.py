@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from clustersim.simulator.engine.pricing import Pricing
-from clustersim.simulator.engine.variation import Variation
+from clustersim.simulator.engine.pricing import Pricing, Variation
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.schedule.mesh import Mesh

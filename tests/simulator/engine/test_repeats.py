@@ -7,7 +7,7 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.run.running import communicator, variation
 from clustersim.simulator import simulate
-from clustersim.simulator.engine.variation import Variation
+from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.ideal import ideal
 from clustersim.simulator.reading.errors import DeadlockError

@@ -8,7 +8,7 @@ import pytest
 
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.kernel import Kernel, grouped_matmul, matmul
-from clustersim.simulator.hardware.matrix_units import padded_flops
+from clustersim.simulator.hardware.matrix_products import padded_flops
 from clustersim.topologies.catalogue import GPUS, device
 
 TPU = Accelerator(peak_flops=1e12, memory_bandwidth=inf, matmul_efficiency=0.5, matrix_unit=128, vector_rate=1e10)

@@ -21,7 +21,7 @@ from clustersim.topologies.uniform_and_tree import tree
 from clustersim.workloads.architectures.timed_models import UnitLayer
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor
+from clustersim.workloads.operators.operator import REPLICAS, ParameterTensor
 from clustersim.workloads.parallelism._parallelism import TrainingStep
 from clustersim.workloads.parallelism.ddp import DistributedDataParallel
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from clustersim.simulator.hardware.kernel import measured
-from clustersim.simulator.replay.buffers import (
+from clustersim.simulator.replay.rendezvous import (
     available_bytes,
     fitting_scale,
     longest_buffers,

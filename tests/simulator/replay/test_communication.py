@@ -15,9 +15,8 @@ RANKS, ROOT = 3, 1
 
 def executed(member, op):
     """Each rank's sink and source after *op*. Rank r sends r + 1 plus the place of each element's part."""
-    from clustersim.simulator.replay.buffers import MessageBuffers, required_elements
     from clustersim.simulator.replay.communication import Communication
-    from clustersim.simulator.replay.rendezvous import rendezvous_of
+    from clustersim.simulator.replay.rendezvous import MessageBuffers, rendezvous_of, required_elements
 
     schedule = Schedule(Mesh.regular({"dp": RANKS}), (Program("rank", (op,)),), (0,) * RANKS)
     communication = Communication(schedule, member)

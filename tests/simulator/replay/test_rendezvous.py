@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from clustersim.simulator.replay.buffers import members
 from clustersim.simulator.replay.rendezvous import (
     CollectiveRendezvous,
     MessageRendezvous,
     channels,
+    members,
     pairs,
     rendezvous_of,
     tags,

@@ -11,8 +11,7 @@ from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective, Compute, Delay
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER_TEXT
 from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
-from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.simulator.schedule.side_by_side import Part, repeated, side_by_side
+from clustersim.simulator.schedule.schedule import Part, Schedule, repeated, side_by_side
 
 
 def job(ranks: int, server: str | None = None, **fields: Any) -> Schedule:

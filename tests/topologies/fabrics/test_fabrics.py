@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.topologies.fabrics._clos import down_ports
+from clustersim.topologies.fabrics._network import FabricRouter, Network, Ports, Routing
 from clustersim.topologies.fabrics.dragonfly import dragonfly
 from clustersim.topologies.fabrics.fat_tree import fat_tree
 from clustersim.topologies.fabrics.rail import rail
 from clustersim.topologies.fabrics.switch import switch
 from clustersim.topologies.fabrics.torus import torus
-from clustersim.topologies.wiring.network import FabricRouter, Network, Ports, Routing
 
 LINK = Link("ib_hdr", 25e9, 1e-6)
 few = settings(max_examples=40, deadline=None)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.topologies.cluster_section import specification
+from clustersim.topologies.fabrics._network import Network, Ports, Routing
 from clustersim.topologies.fabrics.dragonfly import dragonfly
 from clustersim.topologies.fabrics.fat_tree import fat_tree
 from clustersim.topologies.fabrics.rail import rail
 from clustersim.topologies.fabrics.torus import torus
-from clustersim.topologies.wiring.network import Network, Ports, Routing
 
 LINK = Link("ib_hdr", 25e9, 1e-6)
 few = settings(max_examples=30, deadline=None)

@@ -10,11 +10,11 @@ from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.topologies import cluster
+from clustersim.topologies.nodes._server import Server, spread
 from clustersim.topologies.nodes.hybrid_cube_mesh import DOUBLE, SINGLE
 from clustersim.topologies.nodes.infinity_fabric import DOUBLE as TWO
 from clustersim.topologies.nodes.infinity_fabric import PACKAGE
 from clustersim.topologies.nodes.infinity_fabric import SINGLE as ONE
-from clustersim.topologies.wiring.server import Server, spread
 from tests.nodes import V100
 
 # nvidia-smi topo -m of DGX-1 with V100: how many NVLinks join GPU i and j

@@ -7,7 +7,7 @@ import pytest
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.validation import validated
-from clustersim.workloads.architectures.generative_keys import DiffusionSpecification, UNetSpecification
+from clustersim.workloads.architectures.image_model_keys import DiffusionSpecification, UNetSpecification
 from clustersim.workloads.architectures.specification import model, specification
 from clustersim.workloads.architectures.tower_keys import TowersSpecification
 

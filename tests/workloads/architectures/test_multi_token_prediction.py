@@ -7,9 +7,8 @@ import pytest
 
 from clustersim.scenarios import Scenario
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.workloads.architectures.multi_token_prediction import next_tokens
 from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention, Shape
-from clustersim.workloads.architectures.transformer import transformer
+from clustersim.workloads.architectures.transformer import next_tokens, transformer
 from clustersim.workloads.operators.stages import stages_of
 from clustersim.workloads.parallelism.tensor import sharded
 

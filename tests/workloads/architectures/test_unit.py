@@ -4,7 +4,7 @@ import pytest
 
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.workloads.architectures.timed_models import unit_model
-from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.operators.operator import parameter_tensors
 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 7])

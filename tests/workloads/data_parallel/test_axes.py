@@ -13,7 +13,7 @@ from clustersim.simulator.schedule.ops import Collective
 from clustersim.workloads.architectures.timed_models import UnitLayer
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.operator import ParameterTensor
 from clustersim.workloads.parallelism.ddp import data_parallel
 from clustersim.workloads.parallelism.fsdp import fsdp
 from clustersim.workloads.parallelism.zero import zero

@@ -8,9 +8,9 @@ import pytest
 
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.hardware.accelerator import Software
-from clustersim.workloads.data_parallel.module_hooks import hook_operators
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.model import OperatorLayer
+from clustersim.workloads.parallelism.zero import hook_operators
 
 HOOKED = Software("hooked", module_hooks=1, fetch_hooks=10, gradient_hooks=100)
 

@@ -13,7 +13,7 @@ from clustersim.workloads.data_parallel.buckets import Weights
 from clustersim.workloads.data_parallel.gradients import updated_stages, weights_by_stage
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.operators.operator import parameter_tensors
 from clustersim.workloads.parallelism.ddp import data_parallel
 from clustersim.workloads.parallelism.zero import zero
 from clustersim.workloads.pipelines.interleaved import interleaved

@@ -15,7 +15,7 @@ from clustersim.workloads.memory.optimizer import (
     state_bytes,
     update_kernels,
 )
-from clustersim.workloads.operators.parameter import ParameterTensor, matrix
+from clustersim.workloads.operators.operator import ParameterTensor, matrix
 from clustersim.workloads.parallelism.fsdp import fsdp
 from clustersim.workloads.parallelism.zero import zero
 

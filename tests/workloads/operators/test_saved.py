@@ -15,7 +15,7 @@ from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.elementwise import cast, gelu, residual, rms_norm, rotary, swiglu
-from clustersim.workloads.operators.loss import cross_entropy
+from clustersim.workloads.operators.embedding_and_loss import cross_entropy
 from clustersim.workloads.software_stack import software
 
 ROWS, CLASSES, HIDDEN = 64, 1000, 4

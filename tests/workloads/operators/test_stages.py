@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.workloads.architectures.multi_token_prediction import next_tokens
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.timed_models import unit_model
-from clustersim.workloads.architectures.transformer import Transformer
+from clustersim.workloads.architectures.transformer import Transformer, next_tokens
 from clustersim.workloads.operators.stages import stages_of
 
 

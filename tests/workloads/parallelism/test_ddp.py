@@ -10,7 +10,7 @@ from clustersim.simulator.schedule.ops import Collective
 from clustersim.workloads.data_parallel.buckets import Weights
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.model import Layer, Model
-from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.operators.operator import parameter_tensors
 from clustersim.workloads.parallelism.ddp import buckets, data_parallel, initial_broadcast
 from clustersim.workloads.parallelism.methods.parameter_server import parameter_server
 from clustersim.workloads.parallelism.naive import naive

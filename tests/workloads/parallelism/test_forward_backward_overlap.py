@@ -12,7 +12,7 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective, Compute
 from clustersim.simulator.schedule.pipeline_order import Order, slots
-from clustersim.workloads.parallelism._forward_backward_overlap import paired
+from clustersim.workloads.parallelism.expert import paired
 from clustersim.workloads.pipelines.interleaved import interleaved
 
 MODEL = {

@@ -24,12 +24,12 @@ from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfA
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.architectures.transformer import transformer
-from clustersim.workloads.data_parallel.tied_embeddings import tied_embeddings
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.memory.recompute import recompute
 from clustersim.workloads.operators.lowering import Overlap
 from clustersim.workloads.operators.model import Layer, OperatorLayer
 from clustersim.workloads.operators.stages import stages_of
+from clustersim.workloads.parallelism._pipeline_messages import tied_embeddings
 from clustersim.workloads.parallelism.ddp import data_parallel
 from clustersim.workloads.parallelism.fsdp import fsdp
 from clustersim.workloads.parallelism.pipeline import pipeline_parallel

@@ -21,7 +21,7 @@ from clustersim.workloads.architectures.timed_models import UnitLayer
 from clustersim.workloads.data_parallel.buckets import Weights
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.operators.operator import parameter_tensors
 from clustersim.workloads.parallelism._sharding import owned_elements
 from clustersim.workloads.parallelism.pipeline import pipeline_parallel
 from clustersim.workloads.parallelism.zero import SHARDED, zero, zero_buckets

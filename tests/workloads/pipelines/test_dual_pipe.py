@@ -21,7 +21,7 @@ from clustersim.topologies.uniform_and_tree import uniform
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.model import Model, OperatorLayer
 from clustersim.workloads.operators.operator import Exchange, Operator, Segment
-from clustersim.workloads.parallelism._forward_backward_overlap import in_pairs
+from clustersim.workloads.parallelism.expert import in_pairs
 from clustersim.workloads.pipelines.dual_pipe import dual_pipe
 
 HALVES = st.integers(1, 4)

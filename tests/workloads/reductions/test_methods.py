@@ -20,7 +20,7 @@ from clustersim.workloads.architectures.timed_models import UnitLayer
 from clustersim.workloads.data_parallel.buckets import Bucket, Coding
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import matrix, parameter_tensors
+from clustersim.workloads.operators.operator import matrix, parameter_tensors
 from clustersim.workloads.parallelism.ddp import data_parallel
 from clustersim.workloads.parallelism.zero import zero
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b

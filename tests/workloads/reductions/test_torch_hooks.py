@@ -5,7 +5,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 
 from clustersim.workloads.data_parallel.buckets import Bucket
 from clustersim.workloads.parallelism.ddp import BUCKET_BYTES
-from clustersim.workloads.reductions._encoding import split
+from clustersim.workloads.reductions._compression import split
 from clustersim.workloads.reductions.all_reduce import all_reduce
 from clustersim.workloads.reductions.fp16 import fp16
 from clustersim.workloads.reductions.powersgd import powersgd

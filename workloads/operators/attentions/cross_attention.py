@@ -15,8 +15,7 @@ from typing import Literal
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, matmul, memory_bound
 from clustersim.workloads.operators.attentions.core_attention import AttentionKind, CoreAttention, FlashAttention, Sizes
-from clustersim.workloads.operators.operator import Operator
-from clustersim.workloads.operators.parameter import REPLICAS, ParameterTensor, parameter_tensors
+from clustersim.workloads.operators.operator import REPLICAS, Operator, ParameterTensor, parameter_tensors
 
 
 @dataclass(frozen=True)

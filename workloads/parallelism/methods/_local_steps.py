@@ -16,7 +16,7 @@ from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, bucket
 from clustersim.workloads.data_parallel.gradients import weights_by_stage
 from clustersim.workloads.data_parallel.sharded_states import SHARD, with_hybrid_axes
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.parallelism._parallelism import DataMethod, Parallelism, TrainingStep
 from clustersim.workloads.parallelism.ddp import data_parallel
 from clustersim.workloads.parallelism.pipeline import Pipeline

@@ -32,7 +32,7 @@ from clustersim.workloads.data_parallel.sharded_states import of_shard
 from clustersim.workloads.memory.compute import update_op
 from clustersim.workloads.memory.optimizer import Optimizer, resident_states
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import ParameterTensor
+from clustersim.workloads.operators.operator import ParameterTensor
 
 
 @dataclass(frozen=True, slots=True)

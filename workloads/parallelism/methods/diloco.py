@@ -29,10 +29,10 @@ from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.gradients import map_replicas
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.parallelism._parallelism import Parallelism, TrainingStep
 from clustersim.workloads.parallelism.methods._local_steps import LocalSteps, after_batches, held
-from clustersim.workloads.pipelines._asynchronous import SteadyState
+from clustersim.workloads.pipelines._row_patterns import SteadyState
 
 FP32 = 4.0
 """Bytes of a weight as optimizers hold it, and of an element of the outer optimizer's states."""

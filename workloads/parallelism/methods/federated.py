@@ -35,7 +35,7 @@ from clustersim.simulator.schedule.ops import Compute, Op, Recv, Send, renamed
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.parallelism._parallelism import DataMethod, TrainingStep
 
 FP32 = 4.0

@@ -35,7 +35,7 @@ from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.gradients import actions, backward_ops, map_replicas, weights_by_stage
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.parallelism._parallelism import DataMethod, TrainingStep
 
 NEGOTIATION = "horovod"

@@ -28,10 +28,10 @@ from clustersim.workloads.data_parallel.sharded_states import of_shard
 from clustersim.workloads.memory.compute import update_op
 from clustersim.workloads.memory.optimizer import Optimizer, resident_states
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.parameter import REPLICAS
+from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.parallelism._parallelism import ReducingMethod, TrainingStep
 from clustersim.workloads.parallelism.methods._push_pull import PushPull, parts_of, whole_shares
-from clustersim.workloads.pipelines._asynchronous import SteadyState
+from clustersim.workloads.pipelines._row_patterns import SteadyState
 
 GRADIENT_SUM = Operation("sum of gradients", "elementwise")
 

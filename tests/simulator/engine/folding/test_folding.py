@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clustersim import topologies
 from clustersim.simulator.analysis import memory, network_traffic
-from clustersim.simulator.engine.variation import Variation
+from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.network.library.nccl import nccl
 from clustersim.simulator.schedule.check import check

@@ -5,10 +5,9 @@ import pytest
 
 from clustersim.simulator.engine.compiled import execution
 from clustersim.simulator.engine.folding.folding import Folding
-from clustersim.simulator.engine.pricing import Pricing
+from clustersim.simulator.engine.pricing import Pricing, Variation
 from clustersim.simulator.engine.reference import simulation as reference
 from clustersim.simulator.engine.setup import Setup, Unfolded
-from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.ideal import ideal

@@ -3,8 +3,8 @@
 import pytest
 
 from clustersim import topologies
+from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.engine.setup import Setup, Unfolded
-from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.network.plan import Phase, TransferPlan
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective, Delay

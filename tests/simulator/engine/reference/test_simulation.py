@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from clustersim import topologies
 from clustersim.simulator.engine.outcome import Waiting, deadlock
+from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.engine.reference import simulation
-from clustersim.simulator.engine.variation import Variation
 from clustersim.simulator.network.library.nccl import nccl
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective, Delay, Recv, Send

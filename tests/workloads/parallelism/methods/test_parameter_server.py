@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from clustersim.scenarios import Scenario
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.data_parallel.buckets import Weights
-from clustersim.workloads.operators.parameter import parameter_tensors
+from clustersim.workloads.operators.operator import parameter_tensors
 from clustersim.workloads.parallelism.methods._push_pull import parts_of
 
 STEP = 12e-3

@@ -1,1 +1,0 @@
-"""Calibration fits cost parameters to measurements and writes them to a file."""

@@ -1,1 +1,0 @@
-"""Money, energy and emissions of a training run, and published accounts of them."""

@@ -1,0 +1,309 @@
+"""Prices for estimates: each phase of a layer is one kernel with the duration of its operators and their exchanges, and
+each communication has the duration that it has when all groups of its axis communicate at once.
+
+The operators of each distinct layer are simulated once, with the exchanges over inner axes such as ``tp``. A schedule
+of priced layers has some ten times fewer ops than one of operators, and takes the same time where exchanges do not run
+beside other layers.
+
+Prices of transfers: the duration of each communication when all groups of its axis communicate at once.
+
+The plan is that of the engine. Groups of an axis share links, so their transfers take longer than on idle links by a
+factor. It does not depend on the bytes, so one simulation of all groups finds it for each algorithm. Contention between
+axes is not counted.
+
+Rank classes with one rank for each program, on transfers of known durations: the longest path through a schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from clustersim.scenarios.build.layer_probe import AGAIN, content
+from clustersim.simulator.engine.setup import Communication
+from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.hardware.kernel import Kernel, measured
+from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.network.plan import Phase, TransferPlan
+from clustersim.simulator.schedule.matching import request_of
+from clustersim.simulator.schedule.mesh import Axis, Mesh, family
+from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
+from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.schedule import Schedule
+from clustersim.simulator.simulate import SimulationRun
+from clustersim.workloads.operators.model import Layer, Model
+from clustersim.workloads.operators.operator import ParameterTensor
+
+
+@dataclass(frozen=True)
+class PricedLayer(Layer):
+    """A layer with *seconds* and *flops* by phase, and the bytes of the layer that it stands for.
+
+    *transient*: bytes held only during a phase, the *buffers* of exchanges included.
+    """
+
+    name: str
+    kind: str
+    weights: tuple[ParameterTensor, ...]
+    seconds: Mapping[str, float]
+    flops: Mapping[str, float]
+    kept: float
+    output: float
+    input_of_next: float
+    transient: Mapping[str, float]
+    kept_for_weights: float
+    recomputable: float
+    buffers: Mapping[str, float]
+
+    @property
+    def tensors(self) -> tuple[ParameterTensor, ...]:
+        """Those of the layer."""
+        return self.weights
+
+    def forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """Two kernels where selective recomputation runs only the second one again, else one."""
+        again = self.recomputable_forward(micro_batch_size)
+        rest = measured(self.seconds["F"] - self.seconds[AGAIN], self.flops["F"] - self.flops[AGAIN])
+        return (rest, *again) if again else (rest,)
+
+    def backward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """One kernel."""
+        return (measured(self.seconds["B"], self.flops["B"]),)
+
+    def backward_input(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """One kernel."""
+        return (measured(self.seconds["I"], self.flops["I"]),)
+
+    def backward_weights(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """One kernel, or none."""
+        return (measured(self.seconds["W"], self.flops["W"]),) if self.seconds["W"] else ()
+
+    def recomputable_forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
+        """One kernel, or none."""
+        return (measured(self.seconds[AGAIN], self.flops[AGAIN]),) if self.seconds[AGAIN] else ()
+
+    def activation_bytes(self, micro_batch_size: int) -> float:
+        """Those of the layer."""
+        return self.kept
+
+    def output_bytes(self, micro_batch_size: int) -> float:
+        """Those of the layer."""
+        return self.output
+
+    def input_bytes_of_next(self, micro_batch_size: int) -> float:
+        """Those of the layer."""
+        return self.input_of_next
+
+    def transient_bytes(self, phase: str, micro_batch_size: int) -> float:
+        """Those of the layer, and its buffers."""
+        return self.transient.get(phase, 0.0)
+
+    def buffer_bytes(self, phase: str, micro_batch_size: int) -> float:
+        """Those of the layer's exchanges."""
+        return self.buffers.get(phase, 0.0)
+
+    def weight_bytes(self, micro_batch_size: int) -> float:
+        """Those of the layer."""
+        return self.kept_for_weights
+
+    def recomputable_bytes(self, micro_batch_size: int) -> float:
+        """Those of the layer."""
+        return self.recomputable
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPrice:
+    """The *seconds* of a layer for one micro-batch and the bytes of the *buffers* of its exchanges, by phase."""
+
+    seconds: Mapping[str, float]
+    buffers: Mapping[str, float] = field(default_factory=dict)
+
+
+def priced(layer: Layer, samples: int, price: LayerPrice) -> PricedLayer:
+    """Return *layer* for micro-batches of *samples* at its *price*."""
+    seconds, buffers = price.seconds, price.buffers
+    kernels = {
+        "F": layer.forward(samples),
+        "B": layer.backward(samples),
+        "I": layer.backward_input(samples),
+        "W": layer.backward_weights(samples),
+        AGAIN: layer.recomputable_forward(samples),
+    }
+    return PricedLayer(
+        layer.name,
+        layer.kind,
+        layer.tensors,
+        seconds,
+        {phase: sum(kernel.flops for kernel in several) for phase, several in kernels.items()},
+        layer.activation_bytes(samples),
+        layer.output_bytes(samples),
+        layer.input_bytes_of_next(samples),
+        {phase: layer.transient_bytes(phase, samples) + buffers.get(phase, 0.0) for phase in ("F", "I")},
+        layer.weight_bytes(samples),
+        layer.recomputable_bytes(samples),
+        buffers,
+    )
+
+
+def of_priced_layers(model: Model, layers: Mapping[Hashable, PricedLayer]) -> Model:
+    """Return *model* with the priced layer of each content."""
+    own = [replace(layers[content(layer)], name=layer.name, kind=layer.kind) for layer in model.layers]
+    return replace(model, layers=own)
+
+
+AXIS = "priced"
+"""The axis of the schedule in which all groups communicate at once."""
+
+
+class Transfers:
+    """The prices of transfers on the devices of *communicator*."""
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        self._plans: dict[Hashable, TransferPlan] = {}
+        self._factors: dict[Hashable, float] = {}
+
+    def plan(self, op: Op, axis: Axis | None, ranks: tuple[int, ...]) -> TransferPlan:
+        """Return the plan of *op* between *ranks* as one delay; *axis*: that of the op, None for a copy."""
+        key = type(op), request_of(op), ranks
+        if key not in self._plans:
+            alone = self.communicator.plan(op, ranks)
+            self._plans[key] = self._delayed(alone, self._factor(op, axis, ranks, alone))
+        return self._plans[key]
+
+    def _delayed(self, plan: TransferPlan, factor: float) -> TransferPlan:
+        latency = sum(phase.latency for phase in plan.phases)
+        seconds = latency + factor * _transferring(plan)
+        phases = (Phase(seconds, contended=False),) if plan.phases else ()
+        return TransferPlan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms, plan.delivery)
+
+    def _factor(self, op: Op, axis: Axis | None, ranks: tuple[int, ...], alone: TransferPlan) -> float:
+        """Return how many times longer the transfers of *alone* take when all groups of *axis* communicate.
+
+        Of a copy: when all ranks copy.
+        """
+        seconds = _transferring(alone)
+        if not seconds or self.communicator.fidelity == "alpha_beta":
+            return 1.0
+        key: Hashable = ("copy", op.source, op.to) if isinstance(op, Copy) else None
+        if axis is not None:
+            kind = op.kind if isinstance(op, Collective) else ("message", *_ends(axis, ranks))
+            key = axis.groups, kind, alone.algorithm, alone.protocol
+        if key not in self._factors:
+            together = SimulationRun(self._at_once(op, axis, ranks), self.communicator).run().makespan
+            self._factors[key] = max(1.0, (together - (alone.alone - seconds)) / seconds)
+        return self._factors[key]
+
+    def _at_once(self, op: Op, axis: Axis | None, ranks: tuple[int, ...]) -> Schedule:
+        """Return the schedule in which all groups of *axis* as large as that of *ranks* do *op* at once.
+
+        A copy is done by all ranks.
+        """
+        world = len(self.communicator.devices)
+        program_of = [0] * world
+        if axis is None:
+            return Schedule(Mesh(world, {}), (Program("all", (replace(op, after=()),)),), tuple(program_of))
+        assert isinstance(op, Collective | Send | Recv)
+        if isinstance(op, Collective):
+            named = self.communicator.algorithms.get(f"{family(op.over)}.{op.kind}", op.algorithm)
+            roles = [Program("all", (replace(op, over=AXIS, algorithm=named, after=()),))]
+            places = [(rank, 1) for group in axis.groups if len(group) == len(ranks) for rank in group]
+        else:
+            sender, receiver = _ends(axis, ranks)
+            send = Send(name="send", over=AXIS, peer=receiver, nbytes=op.nbytes)
+            receive = Recv(name="receive", over=AXIS, peer=sender, nbytes=op.nbytes)
+            roles = [Program("sender", (send,)), Program("receiver", (receive,))]
+            groups = [group for group in axis.groups if len(group) > max(sender, receiver)]
+            places = [pair for group in groups for pair in ((group[sender], 1), (group[receiver], 2))]
+        for rank, number in places:
+            program_of[rank] = number
+        return Schedule(Mesh(world, {AXIS: axis}), (Program("idle", ()), *roles), tuple(program_of))
+
+
+def _transferring(plan: TransferPlan) -> float:
+    """Return the seconds of *plan* without its latencies."""
+    return sum(
+        max(phase.nbytes / flow.alone for flow in phase.flows)
+        for phase in plan.phases
+        if phase.contended and phase.nbytes and phase.flows
+    )
+
+
+def _ends(axis: Axis, ranks: tuple[int, ...]) -> tuple[int, int]:
+    """Return the coordinates of the sender and the receiver *ranks* on *axis*."""
+    places = [axis.place(rank) for rank in ranks]
+    assert places[0] is not None
+    assert places[1] is not None
+    return places[0][1], places[1][1]
+
+
+_Place = tuple[Hashable, tuple[int, ...]]
+
+
+class Representatives:
+    """All ranks of a program are equal, and no two transfers share a link; see `RankClasses` for the interface."""
+
+    capacity: Sequence[float] = ()
+    link_multiplicity: Mapping[int, int] = {}
+
+    def __init__(self, schedule: Schedule, transfers: Transfers) -> None:
+        self.schedule, self._transfers = schedule, transfers
+        programs = schedule.program_numbers
+        _, first = np.unique(programs, return_index=True)
+        self.representative: Indices = first[programs]
+        self._known: dict[tuple[int, Hashable], _Place] = {}
+        self._ranks: dict[Communication, tuple[int, ...]] = {}
+
+    def row_of(self, link: int) -> int:
+        """There is no row."""
+        raise AssertionError(link)
+
+    def communication(self, rank: int, op: Op) -> Communication:
+        """The axis and the programs that take part, of a message in order: sender, receiver."""
+        of = self.schedule.program_of
+        if isinstance(op, Copy):
+            name: Communication = ("copy", of[rank])
+            self._ranks.setdefault(name, (rank,))
+            return name
+        assert isinstance(op, Collective | Send | Recv)
+        peer = None if isinstance(op, Collective) else (op.peer, isinstance(op, Send))
+        known = rank, (op.over, peer)
+        if known not in self._known:
+            axis = self.schedule.mesh.axes[op.over]
+            place = axis.place(rank)
+            assert place is not None
+            group = axis.groups[place[0]]
+            if peer is None:
+                name, ranks = (op.over, tuple(sorted({of[one] for one in group}))), group
+            else:
+                ranks = (rank, group[peer[0]]) if peer[1] else (group[peer[0]], rank)
+                name = (op.over, of[ranks[0]], of[ranks[1]], "message")
+            self._known[known] = name, ranks
+            self._ranks.setdefault(name, ranks)
+        return self._known[known][0]
+
+    def partners(self, name: Communication, op: Op) -> int:
+        """The number of programs that take part."""
+        if isinstance(op, Copy):
+            return 1
+        assert isinstance(name, tuple)
+        return len(name[1]) if isinstance(op, Collective) else 2
+
+    def multiplicity(self, name: Communication) -> int:
+        """One: traffic is not counted."""
+        return 1
+
+    def ranks_on_host(self, rank: int) -> int:
+        """One."""
+        return 1
+
+    def host(self, name: str) -> Hashable:
+        """The host itself."""
+        return name
+
+    def plan(self, name: Communication, op: Op) -> TransferPlan:
+        """The transfer as one delay."""
+        axis = None if isinstance(op, Copy) else self.schedule.mesh.axes[op.over]  # type: ignore[attr-defined]
+        return self._transfers.plan(op, axis, self._ranks[name])

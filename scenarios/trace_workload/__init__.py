@@ -1,1 +1,0 @@
-"""A trace of a real run as a workload: its computations keep their durations, its collectives are simulated."""

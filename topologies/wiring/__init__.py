@@ -1,1 +1,0 @@
-"""What fabrics and node shapes are made of: the network between NICs with its routing, and the wiring of a server."""

@@ -1,1 +1,0 @@
-"""Models cut over a grid of ranks: transformers in two, two and a half and three dimensions, images by a domain."""
