@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from clustersim.scenarios.accuracy.robust_fit import FitRow, Parameter, Values
-from clustersim.scenarios.build.derived import at_pace, at_slowest_clock
+from clustersim.scenarios.build.derived import at_clock_of_longest_stage, at_slowest_clock
 from clustersim.scenarios.build.network import library_of
 from clustersim.scenarios.build.schedule import training_schedule
 from clustersim.scenarios.results.expectations import is_duration
@@ -128,7 +128,7 @@ class Rerun:
         network, schedule = scenario.specification.network, self._schedule(software)
         timeline = simulate(
             schedule,
-            at_pace(schedule, self._cluster(values), scenario.derived.devices, software),
+            at_clock_of_longest_stage(schedule, self._cluster(values), scenario.derived.devices, software),
             transport=library_of(scenario.specification, scenario.cluster()),
             fidelity=network.fidelity,
             algorithms=network.algorithms,

@@ -11,7 +11,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clustersim.scenarios.build.derived import at_pace, at_slowest_clock
+from clustersim.scenarios.build.derived import at_clock_of_longest_stage, at_slowest_clock
 from clustersim.scenarios.run.running import communicator, simulated, variation
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.analysis import metrics
@@ -166,7 +166,9 @@ def validate(
 def modelled(scenario: Scenario, schedule: Schedule) -> list[list[float]]:
     """Return the modelled seconds of the ops of each rank of *schedule* on the cluster of *scenario*."""
     devices = scenario.derived.devices
-    cluster = at_pace(schedule, at_slowest_clock(scenario.cluster(), devices), devices, scenario.software)
+    cluster = at_clock_of_longest_stage(
+        schedule, at_slowest_clock(scenario.cluster(), devices), devices, scenario.software
+    )
     return durations(schedule, cluster, devices, scenario.software, variation(scenario))
 
 

@@ -4,7 +4,7 @@ reserved memory; and checks of these.
 Clocks of equal GPUs: a synchronous step waits for the slowest of all, a pipeline for its longest stage.
 
 GPUs of one type run products at different speeds (`Accelerator.slowest_of`). If all of them compute equally long, the
-slowest of all sets the pace. If one stage of a pipeline computes longer than the others, as the last one does with its
+slowest of all decides. If one stage of a pipeline computes longer than the others, as the last one does with its
 head, then the slowest of the few GPUs of that stage does, unless one of the others is slower by more than what the
 longest stage has more to compute.
 
@@ -250,7 +250,9 @@ def at_slowest_clock(cluster: Cluster, devices: Sequence[str]) -> Cluster:
     )
 
 
-def at_pace(schedule: Schedule, cluster: Cluster, devices: Sequence[str], software: Software | None) -> Cluster:
+def at_clock_of_longest_stage(
+    schedule: Schedule, cluster: Cluster, devices: Sequence[str], software: Software | None
+) -> Cluster:
     """Return *cluster*, which is `at_slowest_clock` for *devices*, with GPUs as slow as those that a step waits for.
 
     Only ranks that compute differently make a difference. Launching by *software* counts as computing.

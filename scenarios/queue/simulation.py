@@ -1,5 +1,5 @@
 """The queue as SimPy processes: jobs arrive, the scheduler starts them, first in, first out or with EASY backfilling,
-and each runs at a pace that its neighbours change.
+and neighbours change the step time of a job.
 
 A process submits the jobs, one is the scheduler, which acts after all that happens at a moment, and each running job is
 one. A job whose neighbours change is interrupted: what it has done counts, and the rest goes on with the new step time.

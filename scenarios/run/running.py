@@ -165,7 +165,7 @@ def simulated(
 def _simulation(
     scenario: BuiltScenario, schedule: Schedule, watch: Watch | None, network: Communicator
 ) -> SimulationRun:
-    from clustersim.scenarios.build.derived import at_pace
+    from clustersim.scenarios.build.derived import at_clock_of_longest_stage
     from clustersim.scenarios.build.network import conditions
     from clustersim.simulator.engine.pricing import Pricing
     from clustersim.simulator.schedule.check import check
@@ -173,7 +173,7 @@ def _simulation(
 
     check(schedule)
     options, varied = scenario.specification.simulation, variation(scenario)
-    clocked = at_pace(schedule, network.cluster, network.devices, scenario.software)
+    clocked = at_clock_of_longest_stage(schedule, network.cluster, network.devices, scenario.software)
     simulation = SimulationRun(
         schedule,
         network,

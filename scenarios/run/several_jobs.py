@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from clustersim.scenarios.build.derived import at_pace, at_slowest_clock
+from clustersim.scenarios.build.derived import at_clock_of_longest_stage, at_slowest_clock
 from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
 from clustersim.scenarios.build.network import check_algorithms, conditions, library_of
 from clustersim.scenarios.build.node_placement import NodePlacement
@@ -173,7 +173,9 @@ class Jobs:
         """*cluster* with GPUs as slow as those that a step of the job *name* waits for."""
         job = self.scenario.jobs[name]
         devices = job.derived.devices
-        return at_pace(self._schedule(name), at_slowest_clock(cluster, devices), devices, job.software)
+        return at_clock_of_longest_stage(
+            self._schedule(name), at_slowest_clock(cluster, devices), devices, job.software
+        )
 
     def simulated(
         self,

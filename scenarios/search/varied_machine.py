@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from clustersim.scenarios.build.built import BuiltScenario
-from clustersim.scenarios.build.derived import at_pace
+from clustersim.scenarios.build.derived import at_clock_of_longest_stage
 from clustersim.scenarios.build.network import conditions, library_of, network_of
 from clustersim.scenarios.results.uncertainty import FITS, Shipped, shipped
 from clustersim.scenarios.run.running import Watch, variation
@@ -48,7 +48,7 @@ class VariedMachine:
         options, devices = scenario.specification.simulation, scenario.derived.devices
         communicator = network_of(scenario.specification, self.cluster, devices, library=self.transport)
         schedule = scenario.schedule()
-        clocked = at_pace(schedule, communicator.cluster, devices, self.software)
+        clocked = at_clock_of_longest_stage(schedule, communicator.cluster, devices, self.software)
         return SimulationRun(
             schedule,
             communicator,

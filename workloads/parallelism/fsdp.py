@@ -142,13 +142,7 @@ def fsdp(
         raise ScenarioError(f"prefetch = {prefetch} layers; it must be 0 or more")
     check_hybrid(world, hybrid)
     sizes = GroupSizes.of(STATES, world, hybrid)
-    schedule = sizes.with_axes(schedule)
-    if gathering.partition > 1:
-        if sizes.parameters is not None:
-            raise ScenarioError(
-                "compression: a second copy of the parameters in each node needs no hybrid; leave one away"
-            )
-        schedule = with_hybrid_axes(schedule, gathering.partition)
+    schedule = _with_axes(schedule, sizes, gathering)
     dtype = gradient_dtype or model.precision
     plain = reduction_of(sizes, "dp.reduce" if overlap and not blocking else None, each_pass=True)
     sharding = Sharding(
@@ -164,6 +158,16 @@ def fsdp(
         norm=gradient_norm,
     )
     return sharding.applied(schedule)
+
+
+def _with_axes(schedule: Schedule, sizes: GroupSizes, gathering: Gathering) -> Schedule:
+    """Return *schedule* with the axes of the groups, and of a second copy of the parameters."""
+    schedule = sizes.with_axes(schedule)
+    if gathering.partition == 1:
+        return schedule
+    if sizes.parameters is not None:
+        raise ScenarioError("compression: a second copy of the parameters in each node needs no hybrid; leave one away")
+    return with_hybrid_axes(schedule, gathering.partition)
 
 
 def unit_buckets(layers: Sequence[Weights], gradient_dtype: str, over: str = REPLICAS) -> list[Bucket]:

@@ -3,7 +3,7 @@
 import pytest
 
 from clustersim.scenarios import Scenario
-from clustersim.scenarios.build.derived import at_pace, at_slowest_clock
+from clustersim.scenarios.build.derived import at_clock_of_longest_stage, at_slowest_clock
 
 
 def slowdown(vocabulary, **parallelism):
@@ -20,7 +20,7 @@ def slowdown(vocabulary, **parallelism):
     )
     cluster, devices, schedule = scenario.cluster(), scenario.derived.devices, scenario.schedule()
     mean = cluster.accelerator(devices[0])
-    paced = at_pace(schedule, at_slowest_clock(cluster, devices), devices, scenario.software)
+    paced = at_clock_of_longest_stage(schedule, at_slowest_clock(cluster, devices), devices, scenario.software)
     found = mean.matmul_efficiency / paced.accelerator(devices[0]).matmul_efficiency
     return (found - 1) / mean.spread
 
