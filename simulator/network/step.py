@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
+from math import hypot, inf
 from typing import TypeVar
 
 from clustersim.simulator.hardware.hashing import Indices
@@ -161,13 +161,13 @@ class Step:
 
         Transfers of more than *chunk* bytes are passed around chunk after chunk, each in *slices* parts that are passed
         on when they come. *ready*: the latency of such a part, if it is not that of a message. *line*: bytes of the
-        parts that are passed on one by one, however small the transfers; then only the last part's latency follows its
-        bytes.
+        parts that are passed on one by one, however small the transfers. Then a round would take the longer of hop and
+        bytes; as ranks and rounds vary, it takes the root of the sum of their squares.
         """
         slowest = max(betas, default=0.0)
         if line:
             turn, busy = self._turn(alphas, betas, min(line, self.nbytes)), self.nbytes * slowest
-            return self.repeat * max(0.0, turn - busy) + min(turn, busy)
+            return self.repeat * (hypot(turn, busy) - busy)
         whole = self.repeat * max(0.0, self._turn(alphas, betas, self.nbytes) - self.nbytes * slowest)
         if self.nbytes <= chunk:
             return whole
