@@ -183,8 +183,9 @@ def _parameter(quantity: GenerationQuantity, link: str) -> Parameter:
 PARAMETERS = tuple(_parameter(quantity, link) for quantity in QUANTITIES for link in quantity.kinds)
 
 
-LATENCIES = tuple(one.name for one in QUANTITIES if one.unit == "s" and set(NVLINKS) <= set(one.kinds))
-"""Names of the quantities whose ratios are similar in all generations."""
+LATENCIES = tuple(one.name for one in QUANTITIES if one.kinds == ALL)
+"""Names of the quantities whose ratios are similar in all generations; not those of LL128, of which Blackwell takes
+several times as much as others, and which few sizes of vectors tell."""
 
 
 def couplings() -> Iterator[FitRow]:
@@ -199,9 +200,9 @@ def couplings() -> Iterator[FitRow]:
         yield _coupling(f"{generation} {quantity}", names, partial(_proportion, own=(generation, quantity)))
     for generation in joined:
         yield _coupling(f"{generation} in cycles", names, partial(_cycles, own=generation))
-    for one in (one for one in QUANTITIES if one.kinds == ALL):
-        of_one = {(g, one.name): f"{g}_{one.name}" for g in GENERATIONS.values()}
-        yield _coupling(f"ada {one.name} in cycles", of_one, partial(_cycles, own="ada"), OTHER_LINK)
+    for one in LATENCIES:
+        of_one = {(g, one): f"{g}_{one}" for g in GENERATIONS.values()}
+        yield _coupling(f"ada {one} in cycles", of_one, partial(_cycles, own="ada"), OTHER_LINK)
 
 
 Latencies = Mapping[tuple[str, str], float]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clustersim.scenarios.accuracy.nccl_generations import ALL, CLOCKS, LATENCIES, PARAMETERS, QUANTITIES, couplings
+from clustersim.scenarios.accuracy.nccl_generations import CLOCKS, LATENCIES, PARAMETERS, couplings
 from clustersim.scenarios.accuracy.robust_fit import FitRow, cross_validated, least_squares
 
 COUPLED = [one for one in PARAMETERS if one.name.partition("_")[2] in LATENCIES]
@@ -20,8 +20,7 @@ def in_proportion(level: float = 1e4) -> dict[str, float]:
 
 
 def test_products_of_two_factors_satisfy_all_couplings() -> None:
-    over_pcie = sum(one.kinds == ALL for one in QUANTITIES)
-    expected = [1.0] * (3 * len(LATENCIES) + 3 + over_pcie)
+    expected = [1.0] * (4 * len(LATENCIES) + 3)
     assert [row.at(in_proportion()) for row in couplings()] == pytest.approx(expected)
 
 
