@@ -136,9 +136,6 @@ class Device(Sourced, of=Accelerator):
             alone = measured.matmul_efficiency * measured.burst
             change = products_at_power(alone, entry, self) / alone
             found |= {key: share * change for key in OF_PRODUCTS if (share := found[key]) is not None}
-        if self.power and entry.power and self.power < entry.power:
-            # a lower limit binds what the other leaves alone
-            found["attention_burst"] = 1.0
         return {key: value for key, value in found.items() if key not in self.model_fields_set}
 
     def accelerator(self) -> Accelerator:

@@ -67,11 +67,6 @@ arXiv:2307.08691); forward it counts as the first."""
 CUDNN_COLUMNS = 4128
 """The same of cuDNN's: 8,192 causal positions, the middle of those that were measured."""
 
-POWER_SECONDS = 0.05
-"""About how long a GPU averages its power, s: the clock of a kernel that lasts longer is its own, that of shorter ones
-follows from all that run between them. A first estimate; in a step of products and FlashAttention-2 on one H200 (torch
-2.11) kernels of 2 to 5 ms took 16 % longer than alone."""
-
 BLOCK_ACCESSES = 5.4e9
 """Elements a second that one SM reads and writes for a kernel with one block of threads for each channel. Measured on
 one H200 (torch 2.11, cuDNN): the 53 batch norms of ResNet-50 with contiguous images, 2.84e9 elements of 256 samples,
@@ -281,8 +276,6 @@ class Accelerator:
     its last stores. The shares hold at `ATTENTION_COLUMNS` scores a row; fewer are slower, more are faster."""
     attention_backward_start: Time = 0.0
     """The same in the backward pass."""
-    attention_burst: Number = 1.0
-    """Speed of long kernels of that attention over short ones in a step, if the power limit does not bind them."""
     cudnn_attention_start: Time = 0.0
     """The same of kernels made for this GPU; their shares hold at `CUDNN_COLUMNS`."""
     cudnn_attention_backward_start: Time = 0.0
@@ -437,7 +430,7 @@ class Accelerator:
         """Return the seconds of FlashAttention-2, scaled to the kernels of *software*; *products*: at the peak.
 
         Those made for this GPU are taken at one rate, that at `CUDNN_COLUMNS`: the ratios to FlashAttention-2 hold
-        there, and neither the start of a tile nor the power limit is known of them.
+        there, and the start of a tile is not known of them.
         """
         if kernel.attention == "backward":
             share, start = self.attention_backward * FLASH_2_BACKWARD, self.attention_backward_start
@@ -446,9 +439,7 @@ class Accelerator:
             share, start, speed = self.attention_efficiency, self.attention_start, software.flash_forward
         if software.flash_forward > 1.0 or software.flash_backward > FLASH_2_BACKWARD:
             return self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS, CUDNN_COLUMNS) / speed
-        seconds = self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS) / speed
-        # the longer it lasts, the less do products beside it take from its clock
-        return seconds * (1.0 - (1.0 - 1.0 / self.attention_burst) * seconds / (seconds + POWER_SECONDS))
+        return self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS) / speed
 
     def _with_starts(
         self, kernel: Kernel, seconds: float, start: float, columns: int, taken: int | None = None

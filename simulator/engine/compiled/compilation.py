@@ -9,8 +9,6 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,33 +18,6 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 from numba.core.typing.templates import Signature
 
 log = logging.getLogger(__name__)
-
-
-def _load_blas_alone() -> None:
-    """Load the BLAS that numba looks for, without the rest of `scipy.linalg`: no compiled function here uses it.
-
-    Numba imports it when it first compiles or loads a function; the whole package takes 0.2 s of CPU time.
-    """
-    name = "scipy.linalg"
-    try:
-        spec = None if name in sys.modules else find_spec(name)
-    except ModuleNotFoundError:
-        return
-    if spec is None:
-        return
-    # a package that is found but not executed; the next import of it, and of the module in it, is as usual
-    sys.modules[name] = module_from_spec(spec)
-    try:
-        import_module(f"{name}.cython_blas")
-        import_module("numba.np.arraymath")
-    except ImportError:
-        pass
-    finally:
-        for one in (name, f"{name}.cython_blas"):
-            sys.modules.pop(one, None)
-
-
-_load_blas_alone()
 
 
 def compiled(

@@ -10,7 +10,6 @@ import pytest
 from clustersim.simulator.hardware.accelerator import (
     ATTENTION_COLUMNS,
     BLOCK_ACCESSES,
-    POWER_SECONDS,
     Accelerator,
     Software,
 )
@@ -118,9 +117,6 @@ def test_attention_of_cudnn_where_the_gpu_has_it() -> None:
         assert plain.seconds([kernel], stack) == pytest.approx(1e9 / (share * 1e12))
         assert gpu.seconds([kernel], stack) == pytest.approx(1e9 / (0.5 * 1e12))
         assert gpu.seconds([kernel], replace(stack, cudnn_attention=False)) == plain.seconds([kernel], stack)
-        fast = replace(plain, attention_burst=2.0).seconds([kernel], stack)
-        alone = 0.004 / (0.004 + POWER_SECONDS)
-        assert fast == pytest.approx(plain.seconds([kernel], stack) * (1 - alone / 2))
 
 
 def test_a_tile_of_attention_costs_its_start_beside_its_scores() -> None:

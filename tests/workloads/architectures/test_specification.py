@@ -139,6 +139,7 @@ def test_software_stacks() -> None:
         "llm_foundry_2023",
         "aa_scaling_torch",
         "huggingface",
+        "huggingface_2025",
         "huggingface_deepspeed",
     }
     assert set(stacks) == {"ideal", *unfused, *fused}
@@ -147,6 +148,7 @@ def test_software_stacks() -> None:
         "ideal",
         "ddp_sdpa",
         "huggingface",
+        "huggingface_2025",
         "huggingface_deepspeed",
         *fused,
     }
