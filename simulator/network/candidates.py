@@ -262,7 +262,8 @@ def candidate(
     )
     ceiling = transport.ceiling(kind, algorithm, protocol, properties) * correction * pipelined
 
-    crowded = transport.crowding_factor(algorithm, protocol, nbytes, properties.ranks)
+    latencies = transport.latencies_of(algorithm)
+    crowded = transport.crowding_factor(latencies, protocol, nbytes, properties.ranks)
 
     def placed(step: Step) -> PlacedStep:
         load, flows = topology.link_load(step), topology.flows(transport, step, share, ceiling)
@@ -271,7 +272,7 @@ def candidate(
             return PlacedStep(
                 step, transport.chain_estimate(algorithm, protocol, properties), flows, round_busy * step.repeat
             )
-        seconds = {hop: transport.message(*hop, algorithm, protocol, properties) for hop in load.distinct_hops}
+        seconds = {hop: transport.message(*hop, latencies, protocol, properties) for hop in load.distinct_hops}
         alphas = [seconds[hop] * (1.0 if hop[1] == NET else crowded) for hop in load.hops]
         segments = transport.segments if properties.tcp else 0
         if (transport.overlapped_latency or segments) and step.coupled and not step.pipelined:
@@ -296,7 +297,7 @@ def candidate(
         algorithm,
         protocol,
         tuple(map(placed, steps)),
-        transport.base(algorithm, protocol, properties.link, crowded),
+        transport.base(latencies, protocol, properties.link, crowded),
         latency_factor,
     )
 

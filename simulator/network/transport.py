@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import inf, log2
 
 from clustersim.simulator.hardware.links import ONE_CORE, STORES, TCP, Link
@@ -274,6 +274,20 @@ class Transport:
         """
         small = [name for name in protocols if nbytes <= self.message_bytes.get(name, -1.0)]
         return small or self._unlimited(protocols)
+
+    @cached_property
+    def _with_latencies(self) -> frozenset[str]:
+        tables = (self.base_latency, self.start_latency, self.hop_latency)
+        return frozenset(key[-2] for table in tables for key in table)
+
+    def latencies_of(self, algorithm: str) -> str:
+        """Return the algorithm whose latencies *algorithm* has: its own, or the ring's if none are known of it.
+
+        >>> library = Transport("x", base_latency={("ring", "LL"): 5e-6, ("tree", "LL"): 6e-6})
+        >>> library.latencies_of("tree"), library.latencies_of("mine.xml")
+        ('tree', 'ring')
+        """
+        return algorithm if algorithm in self._with_latencies else "ring"
 
     def base(self, algorithm: str, protocol: str, link: str = "", crowded: float = 1.0) -> float:
         """Return the seconds that every collective costs among GPUs joined by *link*, a kind. *crowded*: the
