@@ -1,7 +1,5 @@
 """The catalogue: accelerators, processors and links as in their data sheets, each value with its source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -88,7 +86,7 @@ def _peak(flops: float | Mapping[str, float], precision: str) -> float:
     return flops.get(precision, max(flops.values())) if isinstance(flops, Mapping) else flops
 
 
-def products_at_power(share: float, measured: Device, gpu: Device) -> float:
+def products_at_power(share: float, measured: "Device", gpu: "Device") -> float:
     """Return the share of its peak that *gpu* reaches in products; *measured*, of its generation, reaches *share*.
 
     Long products run at the power limit. Voltage rises with the clock, so that power grows faster than the rate: four

@@ -3,8 +3,6 @@
 Every form has ``build(folder)``, which returns the `Cluster`. The catalogue provides the defaults.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The sections of a scenario for nodes and fabrics. The catalogue provides the defaults."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 from typing import Annotated, Any, Literal, Self

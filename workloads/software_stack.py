@@ -13,8 +13,6 @@ only. In a pipeline the host waits for messages (Megatron-LM, p2p_communication.
 ``batch_isend_irecv``), so the GPU waits for launches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache

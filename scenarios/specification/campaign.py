@@ -1,8 +1,6 @@
 """The campaign section: a whole training run with its checkpoints, failures, spare nodes and maintenance."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -75,7 +73,7 @@ class CheckpointPolicy(Section):
     it."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> CheckpointPolicy:
+    def _consistent(self) -> Self:
         if self.storage is None and self.write is None:
             raise Fault("storage", "is required: a bandwidth such as 200 GB/s (or write: the time of one checkpoint)")
         if self.write is not None and self.size is not None:
@@ -111,7 +109,7 @@ class Failures(Section):
     """Without a spare, train with fewer replicas in place of waiting for one."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Failures:
+    def _consistent(self) -> Self:
         given = [key for key in ("mtbf_per_gpu", "mtbf_per_node", "trace") if getattr(self, key)]
         if len(given) != 1:
             told = f"{given[0]} stands already" if given else "is required (or mtbf_per_gpu, or trace)"
@@ -162,7 +160,7 @@ class Campaign(Section):
     """Samples of the campaign, with seeds in turn."""
 
     @model_validator(mode="after")
-    def _kept(self) -> Campaign:
+    def _kept(self) -> Self:
         if self.maintenance is not None and self.checkpoint is None:
             raise Fault("maintenance", "needs checkpoint: what is not written is lost at a stop")
         if self.maintenance is not None and self.maintenance.duration >= self.maintenance.every:
@@ -170,7 +168,7 @@ class Campaign(Section):
         return self
 
     @model_validator(mode="after")
-    def _optimum(self) -> Campaign:
+    def _optimum(self) -> Self:
         if self.checkpoint is not None and isinstance(self.checkpoint.every, str):
             failures = self.failures
             if failures is None or failures.trace:

@@ -5,8 +5,6 @@ the assumptions of their sources. The lecture's tables are among them: days and 
 parameters, and the energy and emissions of GPT-3 with what they are equal to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

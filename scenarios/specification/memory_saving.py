@@ -6,9 +6,7 @@ et al. 2021, arXiv:2101.06840), ZeRO-Infinity (Rajbhandari et al. 2021, arXiv:21
 Megatron Core's hybrid optimizer.
 """
 
-from __future__ import annotations
-
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -54,7 +52,7 @@ class Recompute(Section):
     memory."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Recompute:
+    def _consistent(self) -> Self:
         if self.method == "operators" and (self.operators is None) == (self.every is None):
             raise Fault(
                 "operators", f"needs one of operators, a list of {', '.join(RECOMPUTABLE)}, and every, such as 2"
@@ -175,7 +173,7 @@ class Offload(Section):
         return tuple(key for key in ("optimizer", "parameters") if getattr(self, key) == "nvme")
 
     @model_validator(mode="after")
-    def _states(self) -> Offload:
+    def _states(self) -> Self:
         updated = "on the host they are updated there, so their optimizer states too: add optimizer: host"
         if self.optimizer == "gpu":
             if self.gradients != "gpu":

@@ -1,9 +1,7 @@
 """The network section: the library, its algorithms, the choice of paths, and the traffic of other jobs."""
 
-from __future__ import annotations
-
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -43,7 +41,7 @@ class BackgroundTraffic(Section):
     """When it ends; by default it lasts as long as the simulation."""
 
     @model_validator(mode="after")
-    def _moves(self) -> BackgroundTraffic:
+    def _moves(self) -> Self:
         if self.source == self.target:
             raise Fault("to", f"{self.target} sends to itself; name another device")
         if self.end is not None and self.end <= self.begin:
@@ -92,13 +90,13 @@ class NetworkSection(Section):
     """Traffic of other jobs on the same links."""
 
     @model_validator(mode="after")
-    def _on_infiniband(self) -> NetworkSection:
+    def _on_infiniband(self) -> Self:
         if self.sharp and self.routing == "ecmp":
             raise Fault("sharp", "needs InfiniBand, whose switches have no ecmp; take routing static or adaptive")
         return self
 
     @model_validator(mode="after")
-    def _shared(self) -> NetworkSection:
+    def _shared(self) -> Self:
         if self.background and self.fidelity == "alpha_beta":
             raise Fault("background", "needs links that are shared; take fidelity flow or chunk")
         return self

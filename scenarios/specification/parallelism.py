@@ -4,8 +4,6 @@ Its keys are those of the files in `workloads.parallelism`. A key with a dot is 
 user's own; its value is a section with keys of its own.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The plan section: what `clustersim plan` may vary, how it searches, and what is best."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, field_validator

@@ -1,8 +1,6 @@
 """The queue section: jobs that arrive, wait for nodes and run, and the scheduler of the cluster."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
@@ -67,7 +65,7 @@ class QueuedJob(Section):
     distribution. By default all are equal."""
 
     @model_validator(mode="after")
-    def _one_form(self) -> QueuedJob:
+    def _one_form(self) -> Self:
         if bool(self.job) == (self.duration is not None):
             raise Fault("job", "give a job of jobs with its steps, or a duration with its nodes; one of both")
         if self.job and self.steps is None:

@@ -2,10 +2,8 @@
 traces that stand in place of a model.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -72,7 +70,7 @@ class Simulation(Section):
         return engine
 
     @model_validator(mode="after")
-    def _varied(self) -> Simulation:
+    def _varied(self) -> Self:
         for key in ("jitter", "spread", "stragglers"):
             if self.variation is not None and getattr(self, key):
                 long = {"jitter": "op", "spread": "gpu"}.get(key, key)

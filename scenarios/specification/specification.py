@@ -4,15 +4,13 @@ Constraints that need the cluster itself, such as the number of its GPUs, are ch
 The descriptions of keys in the schema are read from the source, when a schema is asked for.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Discriminator, Field, Tag, field_validator, model_validator
 
@@ -78,9 +76,9 @@ RESULT = (
 class NetworkHolder(Section):
     """The sections of a scenario on which the paths through its cluster depend."""
 
-    network: NetworkSection = NetworkSection()
+    network: NetworkSection = Field(default_factory=NetworkSection)
     """How communication is simulated: fidelity, library and algorithms."""
-    simulation: Simulation = Simulation()
+    simulation: Simulation = Field(default_factory=Simulation)
     """How the scenario is simulated: engine, folding, random variation, stragglers."""
 
     @property
@@ -144,7 +142,7 @@ class Specification(Section):
     collective stands."""
     training: Training | None = None
     """Batch, precision, optimizer and recomputation. Required unless collective stands."""
-    parallelism: ParallelismSection = ParallelismSection()
+    parallelism: ParallelismSection = Field(default_factory=ParallelismSection)
     """How the model is distributed over the ranks."""
     collective: CollectiveBenchmark | None = None
     """One collective to measure, in place of model, training and parallelism."""
@@ -155,7 +153,7 @@ class Specification(Section):
     kinds of jobs that arrive."""
     queue: Queue | None = None
     """Jobs that arrive, wait for nodes and run, in place of model, training and parallelism."""
-    network: NetworkSection = NetworkSection()
+    network: NetworkSection = Field(default_factory=NetworkSection)
     """How communication is simulated: fidelity, library and algorithms."""
     software: Annotated[
         Annotated[str, Tag("name")] | Annotated[SoftwareKeys, Tag("keys")],
@@ -165,11 +163,11 @@ class Specification(Section):
     what overlaps; auto: by parallelism, model and GPU (workloads.default_software_stack); torch, torch_compile, jax:
     that of the
     framework. Or a preset with keys that override it: {preset: megatron_core, graphs: layers}."""
-    simulation: Simulation = Simulation()
+    simulation: Simulation = Field(default_factory=Simulation)
     """How the scenario is simulated: engine, folding, random variation, stragglers."""
     cost: Cost | None = None
     """Prices, power and carbon, for the cost of a training run."""
-    plan: PlanSection = PlanSection()
+    plan: PlanSection = Field(default_factory=PlanSection)
     """What `clustersim plan` searches: keys that may vary, method, objective."""
     input: InputPipeline | None = None
     """How samples are read and prepared; by default they are there at once."""
@@ -215,7 +213,7 @@ class Specification(Section):
         return expectations
 
     @model_validator(mode="after")
-    def _one_purpose(self) -> Specification:
+    def _one_purpose(self) -> Self:
         if "jobs" in self.model_fields_set or self.queue is not None:
             self._check_jobs()
             return self
@@ -286,7 +284,7 @@ class Specification(Section):
             raise Fault(("parallelism", "dp"), "must be one number of replicas beside workload")
 
     @model_validator(mode="after")
-    def _batch(self) -> Specification:
+    def _batch(self) -> Self:
         training, degree = self.training, self.parallelism.dp
         if training is not None and isinstance(degree, int):
             micro = training.micro_batch_size or 1

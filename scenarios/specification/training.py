@@ -1,10 +1,8 @@
 """The training section: batch, optimizer, activations, and number formats, also by operator (`training.precision`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Tag, model_validator
 
@@ -59,7 +57,7 @@ class PrecisionByOperator(Section):
     Transformer Engine also stores them."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> PrecisionByOperator:
+    def _consistent(self) -> Self:
         known = RECIPES_OF[self.matmul]
         if self.recipe is not None and self.recipe not in known:
             good = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]
@@ -75,7 +73,7 @@ class PrecisionByOperator(Section):
             raise Fault("parameters", f"must be {self.rest}, as rest, or fp8, not {self.parameters}")
         return self
 
-    def low(self, *, transposes: bool, keeps_casts: bool, micro_batches: int) -> LowPrecision:
+    def low(self, *, transposes: bool, keeps_casts: bool, micro_batches: int) -> "LowPrecision":
         """Return what linear maps need.
 
         *transposes*: the GPU takes operands of 8 bits in one layout only. *keeps_casts*: the software casts weights
@@ -141,7 +139,7 @@ class ActivationFunction(Section):
     """The output is not kept but computed again, as by Megatron-LM's --recompute-modules moe_act."""
 
     @model_validator(mode="after")
-    def _sound(self) -> ActivationFunction:
+    def _sound(self) -> Self:
         if self.bits is not None and self.bits > MOST_BITS:
             raise Fault("bits", f"must be 1 to {MOST_BITS}, not {self.bits}")
         if self.bits is not None and self.recompute:
@@ -149,7 +147,7 @@ class ActivationFunction(Section):
         return self
 
     @property
-    def saved(self) -> Saved:
+    def saved(self) -> "Saved":
         """The rule."""
         from clustersim.workloads.operators.elementwise import Saved
 
@@ -225,7 +223,7 @@ class Training(Section):
         return self.recompute if isinstance(self.recompute, Recompute) else Recompute(method=self.recompute)
 
     @property
-    def saved(self) -> Saved:
+    def saved(self) -> "Saved":
         """What activation functions and experts keep."""
         from clustersim.workloads.operators.elementwise import Saved
 
@@ -253,7 +251,7 @@ class Training(Section):
         return None if given == "auto" else given
 
     @model_validator(mode="after")
-    def _consistent(self) -> Training:
+    def _consistent(self) -> Self:
         if self.offload is not None and self.offload.planned:
             word, method = self.offload.activations, self.recompute_method
             if method not in ("none", "optimal"):

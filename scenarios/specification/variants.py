@@ -7,8 +7,6 @@ They are named one by one, or are rows of a table: a CSV file whose cells replac
 ('tp 4 in bf16', 4, {'value': '4 ms'})
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

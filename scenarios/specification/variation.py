@@ -1,10 +1,8 @@
 """The variation section: how computing times differ between GPUs, ops and steps; pauses; links that degrade."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import inf, isfinite
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
@@ -70,7 +68,7 @@ class DistributionSection(Section):
     """CSV file with a column ratio: measured times over their median, such as those that explain writes."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> DistributionSection:
+    def _consistent(self) -> Self:
         if self.distribution != "empirical":
             if self.distribution == "normal" and self.variation > MOST_NORMAL:
                 raise Fault(
@@ -134,7 +132,7 @@ class SpellsSection(Section):
     """Factor on the computing times meanwhile. Required."""
 
     @model_validator(mode="after")
-    def _whole(self) -> SpellsSection:
+    def _whole(self) -> Self:
         if self.steps < 1:
             raise Fault("steps", f"must be at least 1, not {self.steps:g}")
         return self
@@ -172,7 +170,7 @@ class LinkChange(Section):
     """Time from one begin to the next; required if it happens more than once."""
 
     @model_validator(mode="after")
-    def _apart(self) -> LinkChange:
+    def _apart(self) -> Self:
         if self.times > 1 and (self.every is None or self.every <= self.duration):
             raise Fault("every", "must be longer than duration if it happens more than once")
         if self.times == 1 and self.every is not None:

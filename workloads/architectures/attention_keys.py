@@ -5,12 +5,10 @@ OLMo 3 in three of four; Llama 4 cuts the sequence into chunks in three of four 
 src/transformers/models/*/configuration_*.py, ``layer_types``). The first layers of each turn have the window.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
@@ -57,7 +55,7 @@ class SparseKeys(Section):
     """Share of all blocks that is computed, 0 to 1, in place of a pattern."""
 
     @model_validator(mode="after")
-    def _sound(self) -> SparseKeys:
+    def _sound(self) -> Self:
         if (self.density is None) == (self.window is None):
             raise Fault("window" if self.density is None else "density", "give either a window or a density")
         for key in ("summary", "global_", "random"):
@@ -69,7 +67,7 @@ class SparseKeys(Section):
             raise Fault("window", "sqrt needs a summary, the positions of each window that all others see")
         return self
 
-    def made(self) -> AttentionKind:
+    def made(self) -> "AttentionKind":
         """The kind."""
         from clustersim.workloads.operators.attentions.sparse_attention import BlockSparse
 
@@ -85,7 +83,7 @@ class LowRankKeys(Section):
     rank: Count = 256
     """Rows of the projected keys and values; 256 by default, as the paper has for 512 tokens and more."""
 
-    def made(self) -> AttentionKind:
+    def made(self) -> "AttentionKind":
         """The kind."""
         from clustersim.workloads.operators.attentions.cross_attention import LowRank
 
@@ -102,7 +100,7 @@ class HashedKeys(Section):
     chunk: Count = 64
     """Positions of a chunk, which attends to itself and to the one before it."""
 
-    def made(self) -> AttentionKind:
+    def made(self) -> "AttentionKind":
         """The kind."""
         from clustersim.workloads.operators.attentions.sparse_attention import Hashed
 
@@ -117,7 +115,7 @@ class MemoryKeys(Section):
     tokens: Count = 64
     """Vectors of the memory."""
 
-    def made(self) -> AttentionKind:
+    def made(self) -> "AttentionKind":
         """The kind."""
         from clustersim.workloads.operators.attentions.cross_attention import MemoryAttention
 
@@ -134,7 +132,7 @@ class LinearKeys(Section):
     chunk: Count = 64
     """Positions of a chunk under a causal mask; 64 by default, as in flash-linear-attention."""
 
-    def made(self) -> AttentionKind:
+    def made(self) -> "AttentionKind":
         """The kind."""
         from clustersim.workloads.operators.attentions.kernel_attention import KernelAttention
 
@@ -151,7 +149,7 @@ class PerformerKeys(Section):
     chunk: Count = 64
     """Positions of a chunk under a causal mask; 64 by default."""
 
-    def made(self) -> AttentionKind:
+    def made(self) -> "AttentionKind":
         """The kind."""
         from clustersim.workloads.operators.attentions.kernel_attention import KernelAttention
 
@@ -208,7 +206,7 @@ class LatentKeys(Section):
     default every layer has one."""
 
     @property
-    def latent(self) -> Latent | None:
+    def latent(self) -> "Latent | None":
         """Its sizes."""
         from clustersim.workloads.operators.attentions.core_attention import Latent
         from clustersim.workloads.operators.attentions.indexer import Index

@@ -8,8 +8,6 @@ Keys of what the blocks of a transformer may have: a mixture of experts, and low
 Keys of experts are named as Megatron-LM and DeepSeek name them. The section `lora` is fine-tuning by adapters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +37,7 @@ KIND = "kind"
 Name = Annotated[str, Field(min_length=1)]
 
 
-def block_class(name: str) -> type[Block]:
+def block_class(name: str) -> "type[Block]":
     """The class of the block that the file *name* of `workloads.blocks`, or the user's module *name*, declares.
 
     Raises `Fault`.
@@ -71,7 +69,7 @@ class LayerKeys(Section):
         return tuple((one,) if isinstance(one, str) else tuple(one) for one in self.layers or ())
 
     @property
-    def made_layers(self) -> tuple[tuple[str | Block, ...], ...]:
+    def made_layers(self) -> "tuple[tuple[str | Block, ...], ...]":
         """The blocks of each layer of a turn. Raises `Fault`, or pydantic's `ValidationError`, for keys of a block."""
         named = self._named()
         return tuple(tuple(named.get(one, one) for one in pattern) for pattern in self.patterns)
@@ -92,7 +90,7 @@ class LayerKeys(Section):
                 except Fault as fault:
                     raise Fault(place, fault.message, fault.hint) from None
 
-    def _named(self) -> Mapping[str, Block]:
+    def _named(self) -> "Mapping[str, Block]":
         names = sorted({name for pattern in self.patterns for name in pattern} - {ATTENTION, MLP})
         fields: dict[str, Any] = {}
         for index, name in enumerate(names):
@@ -134,7 +132,7 @@ class LayerKeys(Section):
                 raise Fault(("blocks", name, *fault.path), fault.message, fault.hint)
 
 
-def _faults(block: Block, features: int) -> Iterator[Fault]:
+def _faults(block: "Block", features: int) -> Iterator[Fault]:
     try:
         block.counts(features)
     except Fault as fault:
@@ -205,7 +203,7 @@ class ExpertKeys(Section):
     moe_own_norms: Flag = False
     """Norms stand before and after the experts, and after the shared expert; experts have scales, too (Gemma 4)."""
 
-    def experts(self, ffn_hidden_size: int, layers: int, folder: Path | None) -> Experts | None:
+    def experts(self, ffn_hidden_size: int, layers: int, folder: Path | None) -> "Experts | None":
         """The mixture of a model of *layers* layers; a file of loads lies in *folder*. Raises `Fault`."""
         from clustersim.workloads.operators.experts import Experts
 
@@ -233,7 +231,7 @@ class ExpertKeys(Section):
         sparse = sum(made.is_sparse(layer) for layer in range(layers))
         return replace(made, loads=self._loads(sparse, folder))
 
-    def _loads(self, layers: int, folder: Path | None) -> tuple[Shares, ...]:
+    def _loads(self, layers: int, folder: Path | None) -> "tuple[Shares, ...]":
         from clustersim.workloads.operators.experts import read_load, zipf
 
         assert self.num_experts is not None
@@ -321,7 +319,7 @@ class LoraKeys(Section):
     modules_to_save: list[Literal["embedding", "head"]] = Field(default_factory=list)
     """Tables of the vocabulary that are trained whole beside the adapters, as PEFT's key of that name."""
 
-    def lora(self) -> Lora:
+    def lora(self) -> "Lora":
         """The adapters."""
         from clustersim.workloads.operators.frozen_weights import Gptq, Quantisation
         from clustersim.workloads.operators.lora import EVERY, Lora

@@ -2,12 +2,10 @@
 unet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -50,7 +48,7 @@ class VisionSpecification(Named):
     """Probability of dropout, 0 to 1; above 0 its kernels and masks count."""
 
     @model_validator(mode="after")
-    def _sound(self) -> VisionSpecification:
+    def _sound(self) -> Self:
         most("num_layers", self.num_layers, MOST_LAYERS)
         most("hidden_size", self.hidden_size, MOST_FEATURES)
         divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
@@ -98,7 +96,7 @@ class ConvolutionEntry(Section):
     repeat: Count = 1
     """How many of them, one after the other."""
 
-    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+    def add(self, builder: "ConvolutionalBuilder", number: int) -> None:
         """Append it to the model."""
         for index in range(self.repeat):
             builder.convolution(
@@ -122,7 +120,7 @@ class BottleneckEntry(Section):
     stride: Count = 1
     """Stride of the first block."""
 
-    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+    def add(self, builder: "ConvolutionalBuilder", number: int) -> None:
         """Append it to the model."""
         for index in range(self.blocks):
             builder.bottleneck(f"layer{number}.{index}", self.bottleneck, self.stride if index == 0 else 1)
@@ -138,7 +136,7 @@ class BasicEntry(Section):
     stride: Count = 1
     """Stride of the first block."""
 
-    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+    def add(self, builder: "ConvolutionalBuilder", number: int) -> None:
         """Append it to the model."""
         for index in range(self.blocks):
             builder.basic(f"layer{number}.{index}", self.basic, self.stride if index == 0 else 1)
@@ -154,7 +152,7 @@ class MaxPoolEntry(Section):
     padding: Index = 0
     """Pixels added at each border."""
 
-    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+    def add(self, builder: "ConvolutionalBuilder", number: int) -> None:
         """Add it to the layer before."""
         builder.max_pool(self.max_pool, self.stride or self.max_pool, self.padding)
 
@@ -165,7 +163,7 @@ class AveragePoolEntry(Section):
     average_pool: Count
     """Height and width of the image after an average pooling. Required."""
 
-    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+    def add(self, builder: "ConvolutionalBuilder", number: int) -> None:
         """Add it to the layer before."""
         builder.average_pool(self.average_pool)
 
@@ -180,7 +178,7 @@ class LinearEntry(Section):
     dropout: Flag = False
     """A dropout precedes."""
 
-    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+    def add(self, builder: "ConvolutionalBuilder", number: int) -> None:
         """Append it to the model."""
         builder.linear(f"fc{number}", self.linear, activation=self.activation, drop=self.dropout)
 
@@ -188,15 +186,15 @@ class LinearEntry(Section):
 class BranchesEntry(Section):
     """`branches` over one image, each a list of entries; their channels are concatenated, as in Inception."""
 
-    branches: Annotated[list[Annotated[list[Entry], Field(min_length=1)]], Field(min_length=2)]
+    branches: Annotated[list[Annotated[list["Entry"], Field(min_length=1)]], Field(min_length=2)]
     """Lists of operators over the same image. Required."""
 
-    def add(self, builder: ConvolutionalBuilder, number: int) -> None:
+    def add(self, builder: "ConvolutionalBuilder", number: int) -> None:
         """Append them to the model, one after the other."""
         builder.branches(f"branches{number}", [partial(add_entries, builder, branch) for branch in self.branches])
 
 
-def add_entries(builder: ConvolutionalBuilder, entries: Sequence[Entry]) -> None:
+def add_entries(builder: "ConvolutionalBuilder", entries: Sequence["Entry"]) -> None:
     """Append *entries* to the model of *builder*; those of a kind are numbered from 1."""
     numbers: dict[type, int] = {}
     for entry in entries:
@@ -238,7 +236,7 @@ class ConvolutionalSpecification(Named):
     """Operators in order, with torch's keys. Required."""
 
     @model_validator(mode="after")
-    def _sound(self) -> ConvolutionalSpecification:
+    def _sound(self) -> Self:
         copies = sum(getattr(entry, "repeat", 1) * getattr(entry, "blocks", 1) for entry in self.layers)
         most("layers", copies, MOST_LAYERS)
         if isinstance(self.layers[0], MaxPoolEntry | AveragePoolEntry):
@@ -313,7 +311,7 @@ class DiffusionSpecification(TextKeys):
     """unfused stores the scores, flash does not."""
 
     @model_validator(mode="after")
-    def _sound(self) -> DiffusionSpecification:
+    def _sound(self) -> Self:
         most("num_layers", self.num_layers + self.num_single_layers, MOST_LAYERS)
         most("hidden_size", self.hidden_size, MOST_FEATURES)
         divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
@@ -364,7 +362,7 @@ class UNetSpecification(TextKeys):
     """Features of an attention head; it must divide the channels of a level with transformers."""
 
     @model_validator(mode="after")
-    def _sound(self) -> UNetSpecification:
+    def _sound(self) -> Self:
         self.check_text()
         levels = len(self.block_out_channels)
         if len(self.transformer_layers) != levels:

@@ -5,8 +5,6 @@
 {'model': {'num_layers': 32, 'activation': 'swiglu'}}
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

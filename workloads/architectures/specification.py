@@ -5,10 +5,8 @@ images and text), speech, profile (measured) and unit (given durations). Without
 profile and any other a transformer. A preset is merged below the section beforehand.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, Tag, model_validator
 
@@ -156,7 +154,7 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
         return data
 
     @model_validator(mode="after")
-    def _sound(self) -> TransformerSpecification:
+    def _sound(self) -> Self:
         most("num_layers", self.num_layers, MOST_LAYERS)
         most("hidden_size", self.hidden_size, MOST_FEATURES)
         most("ffn_hidden_size", self.ffn_hidden_size or 0, 100 * MOST_FEATURES)
@@ -291,7 +289,7 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
 
         return transformer(shape, self.title)
 
-    def _shape(self, precision: str, fused: Fused, folder: Path | None) -> Shape:
+    def _shape(self, precision: str, fused: Fused, folder: Path | None) -> "Shape":
         from clustersim.workloads.architectures.shape import Decoder, Mlp, Norm, Shape
 
         width = self.ffn_hidden_size or 4 * self.hidden_size
@@ -320,7 +318,7 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
         )
 
     @property
-    def _attention(self) -> SelfAttention:
+    def _attention(self) -> "SelfAttention":
         from clustersim.workloads.architectures.shape import SelfAttention
 
         return SelfAttention(
@@ -341,7 +339,7 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
         )
 
     @property
-    def _embedding(self) -> Embedding:
+    def _embedding(self) -> "Embedding":
         from clustersim.workloads.architectures.shape import Embedding
 
         return Embedding(

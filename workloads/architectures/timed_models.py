@@ -11,8 +11,6 @@ A unit model has equal layers, as in the figures of papers. In both durations, a
 nothing depends on the accelerator or on the size of a micro-batch.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +19,7 @@ from heapq import heappop, heappush
 from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -73,7 +71,7 @@ class UnitSpecification(Named):
     """Bytes of the activations at a layer's boundary, for one micro-batch"""
 
     @model_validator(mode="after")
-    def _sound(self) -> UnitSpecification:
+    def _sound(self) -> Self:
         most("num_layers", self.num_layers, MOST_LAYERS)
         if not self.parameters.is_integer():
             raise Fault("parameters", f"must be a whole number, not {self.parameters}")

@@ -1,9 +1,7 @@
 """The `model:` sections of kinds towers (CLIP, SigLIP) and speech (Whisper), and the tower of a model of text."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -31,13 +29,15 @@ class TowerKeys(Section):
     """Features inside the MLP; by default 4 times hidden_size."""
 
     @model_validator(mode="after")
-    def _sound(self) -> TowerKeys:
+    def _sound(self) -> Self:
         most("num_layers", self.num_layers, MOST_LAYERS)
         most("hidden_size", self.hidden_size, MOST_FEATURES)
         divides("num_attention_heads", self.num_attention_heads, "hidden_size", self.hidden_size)
         return self
 
-    def shape(self, positions: int, vocabulary: int, mask: str, attention: str, precision: str, fused: Fused) -> Shape:
+    def shape(
+        self, positions: int, vocabulary: int, mask: str, attention: str, precision: str, fused: Fused
+    ) -> "Shape":
         """Its shape: norms before each block, biases, and no dropout."""
         from clustersim.simulator.hardware.accelerator import Software
         from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
@@ -125,13 +125,13 @@ class VisionTowerKeys(TowerKeys):
     """A norm stands behind the layers."""
 
     @model_validator(mode="after")
-    def _fits(self) -> VisionTowerKeys:
+    def _fits(self) -> Self:
         if self.patch_size * self.projector.merge > self.image_size:
             side = self.patch_size * self.projector.merge
             raise Fault("image_size", f"{self.image_size} has no token of {side} x {side} pixels; take more")
         return self
 
-    def tower(self) -> VisionTower:
+    def tower(self) -> "VisionTower":
         """The tower; precision and software are those of the text model."""
         from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention, Shape
         from clustersim.workloads.architectures.towers import Projector, VisionTower
@@ -184,7 +184,7 @@ class TowersSpecification(Named):
     """unfused stores the scores, flash does not."""
 
     @model_validator(mode="after")
-    def _sound(self) -> TowersSpecification:
+    def _sound(self) -> Self:
         if self.image.patch_size > self.image.image_size:
             raise Fault(("image", "patch_size"), f"{self.image.patch_size} is more than image_size, so no patch fits")
         wanted = self.projection_size or self.text.hidden_size
@@ -241,7 +241,7 @@ class SpeechSpecification(Named):
     """unfused stores the scores, flash does not."""
 
     @model_validator(mode="after")
-    def _sound(self) -> SpeechSpecification:
+    def _sound(self) -> Self:
         most("num_layers", self.num_layers, MOST_LAYERS)
         most("num_decoder_layers", self.num_decoder_layers or 0, MOST_LAYERS)
         most("hidden_size", self.hidden_size, MOST_FEATURES)

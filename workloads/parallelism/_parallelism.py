@@ -4,8 +4,6 @@
 The order in which they apply is the list in `workloads.composition`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -132,7 +130,7 @@ class Parallelism(Section):
         """Into how many parts its ranks divide the samples of a micro-batch."""
         return 1
 
-    def check(self, others: Mapping[str, Parallelism]) -> None:
+    def check(self, others: Mapping[str, "Parallelism"]) -> None:
         """Raise `Fault`, with the key to change, if the keys contradict those of the *others*, which are by key."""
 
     def share(self, model: Model) -> Model:
@@ -286,7 +284,7 @@ class ReducingMethod(DataMethod):
             )
         return self
 
-    def gathering(self, replicas: int) -> Gathering:
+    def gathering(self, replicas: int) -> "Gathering":
         """How the *replicas* gather parameters. Raises `ScenarioError` unless the partition divides them."""
         from clustersim.workloads.architectures.shape import nearest_divisors
         from clustersim.workloads.data_parallel.parameter_gathers import PLAIN
@@ -307,6 +305,6 @@ class ReducingMethod(DataMethod):
         return self.compression.wrap(reduction) if self.compression else reduction
 
 
-def is_transformer(model: Model) -> TypeIs[Transformer]:
+def is_transformer(model: Model) -> "TypeIs[Transformer]":
     """Return whether *model* is a `Transformer`, without loading that class for a model of another kind."""
     return model.of_shape

@@ -3,8 +3,6 @@
 A file is imported when a scenario names it. Which files declare a method of data parallelism is seen in their text.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union

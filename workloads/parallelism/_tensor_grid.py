@@ -31,9 +31,9 @@ from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import Action
 from clustersim.simulator.schedule.program import Program, TemplatedOps
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.architectures.shape import Shape
 
 if TYPE_CHECKING:
+    from clustersim.workloads.architectures.shape import Shape
     from clustersim.workloads.architectures.transformer import Transformer
     from clustersim.workloads.operators.sharded import Grid
 

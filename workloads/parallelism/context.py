@@ -5,8 +5,6 @@ gradients are reduced, and states are sharded, over all ranks with the same weig
 context parallelism guide; Llama 3, arXiv:2407.21783, section 3.3.2; torchtitan, ``dp_shard_cp``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -65,7 +63,7 @@ class Context(Parallelism):
         return self
 
     @property
-    def cut(self) -> ContextCut:
+    def cut(self) -> "ContextCut":
         """How sequences are cut."""
         from clustersim.workloads.operators.attentions.context_parallel import ContextCut
 
@@ -100,7 +98,7 @@ class Context(Parallelism):
         return {"cp_method": self.cut.method, **layout}
 
 
-def _check_length(shape: Shape, cut: ContextCut, name: str) -> None:
+def _check_length(shape: "Shape", cut: "ContextCut", name: str) -> None:
     """Raise `ScenarioError` unless the chunks of a sequence are equal, also on the shards of sequence parallelism."""
     from clustersim.workloads.architectures.shape import nearest_divisors
 
@@ -116,7 +114,7 @@ def _check_length(shape: Shape, cut: ContextCut, name: str) -> None:
         raise ScenarioError(f"{what} cp {cut.ranks} x tp {shards}, which sequence_parallel needs")
 
 
-def _check_attention(shape: Shape, cut: ContextCut, name: str) -> None:
+def _check_attention(shape: "Shape", cut: "ContextCut", name: str) -> None:
     """Raise `ScenarioError` if the attention of *shape* cannot be cut so."""
     from clustersim.workloads.architectures.shape import nearest_divisors
     from clustersim.workloads.blocks._block import Block

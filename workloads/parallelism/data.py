@@ -3,8 +3,6 @@
 How their gradients meet is the matter of the method, a file of this folder: ``data: {method: ...}``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, ClassVar, Literal

@@ -5,8 +5,6 @@ by domain, by model or by batch (`workloads.operators.domain`). The gradients of
 are reduced over all Pr x Pc ranks, those of a layer cut by model over the Pc replicas.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar

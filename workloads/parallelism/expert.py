@@ -21,8 +21,6 @@ An order that pairs them itself, such as DualPipeV, keeps its pairs. Others get 
 first backward, as Megatron-LM has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, zip_longest
@@ -189,7 +187,7 @@ class Expert(Parallelism):
         across = tuple(group[i::size] for group in axis.groups for i in range(size))
         return {f"{EXPERT}.{WITHIN}": Axis(within), f"{EXPERT}.{ACROSS}": Axis(across)}
 
-    def _folded(self, model: Transformer) -> bool:
+    def _folded(self, model: "Transformer") -> bool:
         """True if experts have a layout of their own."""
         return self.ep > 1 or (self.expert_tp or model.shape.cut.ranks) != model.shape.cut.ranks
 

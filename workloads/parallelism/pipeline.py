@@ -4,8 +4,6 @@ Each pair of ranks and direction has a stream of its own, so a send never waits 
 unequal numbers of replicas, as in PipeDream's 15-1: then each replica runs its own micro-batches.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ Shoeybi et al. 2019, "Megatron-LM" (arXiv:1909.08053); sequence parallelism as i
 (arXiv:2205.05198). Ranks of two and three dimensions: `workloads.operators.tensor_grids`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -171,7 +169,7 @@ class Tensor(Parallelism):
         return prod(self.degrees(1).values())
 
     @property
-    def grid(self) -> Grid | None:
+    def grid(self) -> "Grid | None":
         """The grid of the ranks; None if it has one dimension or one rank."""
         if self.mode == "1d" or self.chosen_by_model or self.ranks == 1:
             return None
@@ -227,7 +225,7 @@ class Tensor(Parallelism):
         return self.tp_overlap if isinstance(self.tp_overlap, list) else ()
 
 
-def _transformer(model: Model, degree: int) -> Transformer:
+def _transformer(model: Model, degree: int) -> "Transformer":
     """*model*. Raises `ScenarioError` if it is no transformer."""
     if is_transformer(model):
         return model
@@ -272,7 +270,7 @@ def sharded(
     return model.reshaped(cut=Cut(TENSOR, degree, sequence_parallel, by_columns, sequence_head=sequence_head))
 
 
-def _counts(shape: Shape, *, by_columns: bool) -> Mapping[str, int]:
+def _counts(shape: "Shape", *, by_columns: bool) -> Mapping[str, int]:
     """By name, what tensor-parallel ranks must divide."""
     found: dict[str, int] = {}
     for block in shape.blocks:

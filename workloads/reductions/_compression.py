@@ -11,8 +11,6 @@ rank sends and receives about two messages, whatever p is. A reduce-scatter need
 the messages as they are.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +59,7 @@ class CompressionKeys(Section):
         return _exchanging(self.method, made) if "." in self.method else made
 
     @property
-    def gathering(self) -> Gathering | None:
+    def gathering(self) -> "Gathering | None":
         """How a method that gathers parameters does so; None for one that compresses gradients alone."""
         made = lookup.attribute(lookup.function(PACKAGE, self.method), "gathering")
         return made(**self._parameters()) if made else None
@@ -251,7 +249,7 @@ class Split:
         """Elements of all right factors (Q)."""
         return sum(one.count * one.columns * one.rank for one in self.matrices)
 
-    def batched(self) -> Split:
+    def batched(self) -> Self:
         """The same with one launch for all matrices of a shape."""
         counts = Counter(self.matrices)
         return replace(self, matrices=tuple(replace(one, count=count) for one, count in counts.items()))

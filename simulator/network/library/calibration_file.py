@@ -12,8 +12,6 @@ figures are from.
     provenance: {date: 2026-01-31, backend: gloo, torch: 2.7.0, rows: 125, median_error: 0.03}
 """
 
-from __future__ import annotations
-
 import os
 from inspect import signature
 from typing import Any

@@ -4,8 +4,6 @@ The form follows from `Transport`: a table by (algorithm, protocol) is a mapping
 replaces that entry of the library's table; all other entries stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from functools import cache
