@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import gcd, prod
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from clustersim.scenarios.specification import loading
 from clustersim.scenarios.specification.plan import AUTO, ONLY_IF_NAMED, SEARCHABLE
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.document import Document, Position, replaced
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.workloads.operators.model import Model

@@ -6,7 +6,7 @@ Both make a scenario with the defaults of `scenarios.defaults` and ask it, so th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -17,6 +17,7 @@ from clustersim.scenarios.build.memory_need import MemoryNeed, of_capacity
 from clustersim.scenarios.results.efficiency import Utilisation, utilisation
 from clustersim.scenarios.specification.cost import SECONDS_PER_DAY
 from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
 from clustersim.simulator.reading.plain_text import figure
 from clustersim.simulator.reading.units import show, show_long

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.simulator.reading.dataclass import dataclass
 
 if TYPE_CHECKING:
     from clustersim.scenarios.results.result import Result

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from math import inf
 from threading import Event
@@ -28,6 +28,7 @@ from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.ideal import ideal
 from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.schedule.gc_paused import gc_paused
 from clustersim.simulator.schedule.matching import Matching

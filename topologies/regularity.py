@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import pairwise
 
@@ -15,6 +15,7 @@ from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, Numbering, hashed, mixed
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.hardware.topology import NONE, Regularity, Topology
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.topologies.fabrics._network import Ports, Tree
 from clustersim.topologies.nodes._server import Wiring
 

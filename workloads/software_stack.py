@@ -14,7 +14,7 @@ only. In a pipeline the host waits for messages (Megatron-LM, p2p_communication.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -23,6 +23,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import Operation, measured
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.document import Document, merged, part
 from clustersim.simulator.reading.lookup import UnknownName, data_file, names, nearest, plain
 from clustersim.simulator.reading.names_and_parameters import known

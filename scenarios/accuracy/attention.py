@@ -11,7 +11,6 @@ Backward passes are not in the tables, nor is precision other than 16 bits. This
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from scipy.optimize import least_squares
 
 from clustersim.scenarios.accuracy.products import IN_STEPS
 from clustersim.simulator.hardware.matrix_products import Numbers
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError, SimulatorError
 from clustersim.simulator.reading.files import UnreadableFile, read_rows
 from clustersim.simulator.reading.yaml_and_json import read

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -23,6 +23,7 @@ from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.library.transport_parameters import UNITS, difference
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.network.transport import NET, Transport
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError
 from clustersim.simulator.reading.files import write_text
 from clustersim.simulator.reading.plain_text import indented, table

@@ -10,7 +10,6 @@ constants chosen by hand, which no refit can leave out and which are therefore c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
@@ -19,6 +18,7 @@ from clustersim.scenarios.accuracy.layers_and_products import ProductErrors
 from clustersim.scenarios.accuracy.prediction_intervals import IntervalCalibration, calibration, known_runs
 from clustersim.scenarios.accuracy.provenance import fitted_to, informed_by_hand, source_of, sources
 from clustersim.scenarios.results.expectations import ExpectationOutcome, is_duration
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.plain_text import table
 from clustersim.simulator.reading.units import show
 

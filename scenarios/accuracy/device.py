@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ import numpy as np
 
 from clustersim.scenarios.accuracy.communication import RankPlacement
 from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError, ReplayError, ScenarioError
 from clustersim.simulator.reading.files import write_text
 from clustersim.simulator.reading.lookup import module

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.run.execution import execute
 from clustersim.scenarios.run.processes import Failure
 from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.dataclass import dataclass
 
 if TYPE_CHECKING:
     from clustersim.scenarios.build.built import BuiltScenario

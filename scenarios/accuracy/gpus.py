@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +29,7 @@ from clustersim.scenarios.accuracy.robust_fit import (
 )
 from clustersim.scenarios.results.uncertainty import Extent, calibrated_range, joined
 from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import Compute
 from clustersim.topologies.catalogue import GPUS, device
 from clustersim.workloads.architectures.specification import model

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from clustersim.simulator.network.library import nccl
 from clustersim.simulator.network.library.calibration_file import transport
 from clustersim.simulator.network.library.nccl_tables import VERSIONS
 from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError
 from clustersim.simulator.reading.files import UnreadableFile, read_rows, read_text, write_text
 from clustersim.simulator.reading.validation import Fault, listed

@@ -6,7 +6,6 @@ The layers were measured on a V100 (PipeDream).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -14,6 +13,7 @@ from clustersim.scenarios.accuracy.products import read_products, shipped
 from clustersim.scenarios.accuracy.provenance import source_of_table
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.topologies import cluster
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.timed_models import MeasuredLayer, profile

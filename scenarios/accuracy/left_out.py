@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from clustersim.scenarios.specification.loading import SHIPPED
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.network.library.nccl import FITTED
 from clustersim.simulator.network.library.nccl import nccl as nccl_transport
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError
 from clustersim.simulator.reading.files import write_text
 from clustersim.simulator.reading.yaml_and_json import read, yaml_text

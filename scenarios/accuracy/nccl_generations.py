@@ -9,7 +9,7 @@ which has the rows and the parameters that all generations share.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from statistics import geometric_mean
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from clustersim.scenarios.accuracy.robust_fit import FitRow, Parameter, Values
 from clustersim.simulator.network.library.nccl import NVLS_CEILINGS
 from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.dataclass import dataclass
 
 LANDS = "clustersim.simulator.network.library.nccl_fitted:transport."
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from clustersim.simulator.network.library.transport_parameters import PLACES
 from clustersim.simulator.network.library.tuner import steps
 from clustersim.simulator.network.step import Step
 from clustersim.simulator.network.transport import NET, NVLINK, Transport
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError
 
 NVLS = "nvls", "Simple"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
 from math import log, log2
@@ -20,6 +19,7 @@ from typing import Any
 from clustersim.scenarios.accuracy.evaluation import Comparison
 from clustersim.scenarios.accuracy.provenance import source_of
 from clustersim.scenarios.results.interval import CLASSES, LEVEL, NEAR, SEVERAL, Known, Limits
+from clustersim.simulator.reading.dataclass import dataclass
 
 SHARES = tuple(LEVEL + step * (1 - LEVEL) / 10 for step in range(11))
 """Shares of known runs that limits may hold: from `LEVEL` to all, in ten steps."""

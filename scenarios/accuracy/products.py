@@ -15,7 +15,7 @@ predicted by a fit without it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from math import exp, isfinite, log, sqrt
@@ -28,6 +28,7 @@ from scipy.optimize import least_squares
 
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.matrix_products import Numbers, Tiling, arithmetic_seconds, tiles_down
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError, SimulatorError
 from clustersim.simulator.reading.files import UnreadableFile, read_rows
 from clustersim.simulator.reading.yaml_and_json import read

@@ -10,12 +10,13 @@ A published scenario that `sources.yaml` does not name is a source of its own, o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from clustersim.scenarios.specification.loading import SHIPPED, shipped
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.lookup import UnknownName, data_file, module
 from clustersim.simulator.reading.plain_text import table
 from clustersim.simulator.reading.yaml_and_json import read

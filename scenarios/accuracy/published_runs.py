@@ -12,7 +12,7 @@ scenario is a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from clustersim.simulator.analysis import metrics
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError
 from clustersim.simulator.schedule.ops import Compute, Recv
 from clustersim.simulator.schedule.program import Program

@@ -10,11 +10,12 @@ not seen (cross-validation) are evidence of accuracy; errors of fitted rows are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import exp, isfinite, log
 
 import numpy as np
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError
 from clustersim.simulator.reading.plain_text import table
 from clustersim.simulator.reading.units import show

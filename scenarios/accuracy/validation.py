@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import isnan
 from pathlib import Path
@@ -20,6 +19,7 @@ from clustersim.simulator.charts import text_report
 from clustersim.simulator.engine.pricing import durations
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ReplayError, ScenarioError
 from clustersim.simulator.reading.files import file_stems, write_text
 from clustersim.simulator.reading.plain_text import indented

@@ -6,13 +6,14 @@ The values that a key may take are those of the `Space`. A change that a rule fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from clustersim.scenarios.alternatives.space import Space
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
 from clustersim.simulator.analysis.metrics import Bubble
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.units import show
 from clustersim.workloads.operators.stages import ENDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from clustersim.scenarios.specification.parallelism import ParallelismSection
 from clustersim.scenarios.specification.plan import AUTO, KEPT, SEARCHABLE, TRAINING, PlanSection
 from clustersim.scenarios.specification.training import PrecisionByOperator, Training
 from clustersim.simulator.hardware.accelerator import Software
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError, ScheduleError
 from clustersim.simulator.reading.validation import Fault, reason
 from clustersim.workloads.architectures.transformer import Transformer

@@ -6,7 +6,7 @@ import logging
 import os
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,6 +19,7 @@ from clustersim.scenarios.specification import loading, variants
 from clustersim.scenarios.specification.specification import ClusterJob, NetworkHolder, Specification
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.document import Document, replaced
 from clustersim.simulator.reading.errors import ClusterError, ScenarioError
 from clustersim.simulator.reading.plain_text import name_fault

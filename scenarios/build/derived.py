@@ -22,7 +22,6 @@ nvidia-smi shows all of it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from clustersim.scenarios.specification.specification import Specification
@@ -32,6 +31,7 @@ from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.slowest import waited_for
 from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.mesh import Layout

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import inf
 from textwrap import wrap
 from typing import Any
@@ -16,6 +15,7 @@ from clustersim.scenarios.build.planned_activations import RankStages, copy_band
 from clustersim.scenarios.build.schedule import gradient_dtype, model_share, pipeline_order
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError, ScheduleError
 from clustersim.simulator.reading.plain_text import table
 from clustersim.simulator.reading.units import show

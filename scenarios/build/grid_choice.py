@@ -11,7 +11,6 @@ arXiv:2502.08145, section V-B).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from math import inf
@@ -21,6 +20,7 @@ from clustersim.scenarios.specification.specification import Specification
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.mesh import Mesh

@@ -6,9 +6,8 @@ written in the background shares the storage max-min fairly: neither gets less t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clustersim.scenarios.build.built import BuiltScenario
+from clustersim.simulator.reading.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isfinite
 
 import numpy as np
@@ -19,6 +19,7 @@ from clustersim.scenarios.build.network import network_of
 from clustersim.simulator.analysis.memory import Memory, bound, stages
 from clustersim.simulator.analysis.memory_upper_bound import uses_host
 from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.schedule.ops import Copy
 from clustersim.simulator.schedule.program import Program

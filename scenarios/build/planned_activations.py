@@ -8,7 +8,6 @@ as long as the schedule that follows needs more than the GPU has, the excess is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from operator import itemgetter
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from clustersim.simulator.analysis.memory_upper_bound import held_at_most
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.reading.units import parse, show
 from clustersim.simulator.schedule.mesh import Mesh

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, isfinite
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from clustersim.scenarios.specification.queue import PoissonArrivals, Queue, QueuedJob
 from clustersim.scenarios.specification.specification import ClusterJob
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import TableRow, read_rows

@@ -6,7 +6,6 @@ Failures are drawn, or read from a trace in a CSV file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, inf, isfinite
 from statistics import fmean
 
@@ -16,6 +15,7 @@ from clustersim.scenarios.campaign import job as closed_forms
 from clustersim.scenarios.campaign.job import Breakdowns, Checkpoints, TrainingRun, TrainingStage
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.specification.campaign import Campaign, CheckpointPolicy, Failures
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.document import Path
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import read_rows

@@ -10,7 +10,7 @@ failure during a restart begins the restart anew. A job that lacks a node does n
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from math import inf
 from statistics import fmean
@@ -28,6 +28,7 @@ from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.run import running
 from clustersim.scenarios.run.running import Watch
 from clustersim.scenarios.specification.campaign import Campaign
+from clustersim.simulator.reading.dataclass import dataclass
 
 Steps = Generator[Event, Any, None]
 """A SimPy process, or a part of one."""

@@ -16,11 +16,13 @@ depends on the repair times by their mean alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from math import ceil, exp, expm1, inf, sqrt
 from typing import NamedTuple
+
+from clustersim.simulator.reading.dataclass import dataclass
 
 LOST = ("rework", "checkpoint", "detect", "waiting", "restart", "shrunk", "maintenance")
 """Causes of time that is not productive: work done again, writing checkpoints, noticing a failure, waiting for a node,

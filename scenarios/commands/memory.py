@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -19,6 +18,7 @@ from clustersim.scenarios.commands.application import (
 )
 from clustersim.scenarios.commands.runner import print_json
 from clustersim.scenarios.commands.terminal import say
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 
 

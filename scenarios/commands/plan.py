@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,7 @@ import typer
 from clustersim.scenarios.commands.application import Settings, command
 from clustersim.scenarios.commands.runner import interruptible, print_answer, variant_of
 from clustersim.scenarios.commands.terminal import progress, say
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +18,7 @@ from clustersim.scenarios.commands.runner import (
     print_one_or_list,
 )
 from clustersim.scenarios.commands.terminal import progress, say
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import file_stems, suffix_of
 from clustersim.simulator.reading.plain_text import name_fault

@@ -9,13 +9,13 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clustersim.scenarios.commands.application import BAD_INPUT, InterruptedRunError, load
 from clustersim.scenarios.commands.terminal import progress, say
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.files import file_stems
 
 if TYPE_CHECKING:

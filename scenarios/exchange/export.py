@@ -8,7 +8,6 @@ A target is a file of `exporting/` with a function of its name, ``def x(scenario
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from clustersim.scenarios.exchange.facts import scalar
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.specification.training import Training
 from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import check_writable, written
 from clustersim.simulator.reading.lookup import UnknownName, function, names

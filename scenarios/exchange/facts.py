@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from clustersim.scenarios.exchange.source_file import SourceFile
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.document import Path, Position
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.plain_text import printable, written

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.lookup import names
 from clustersim.simulator.reading.yaml_and_json import read
 

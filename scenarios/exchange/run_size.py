@@ -6,11 +6,11 @@ accumulation x replicas.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, prod
 
 from clustersim import topologies
 from clustersim.scenarios.exchange.facts import Facts
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.topologies.inventory import section
 

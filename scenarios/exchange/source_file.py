@@ -9,13 +9,14 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path as File
 from typing import Any
 
 from clustersim.scenarios.exchange.launch_script import script
 from clustersim.scenarios.exchange.program_keys import without_effect
 from clustersim.scenarios.exchange.python_script import python_script
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.document import Document, Path, Position, dotted
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import UnreadableFile, read_text

@@ -7,7 +7,7 @@ no overlap. The result is the scenario *as measured*. A change takes one of them
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from clustersim.scenarios.alternatives.changes import Change, of_configuration, with_needs
@@ -15,6 +15,7 @@ from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.explain.gap import Cause, Gap
 from clustersim.scenarios.search.varied_machine import VariedMachine, machine
 from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.schedule.ops import Compute

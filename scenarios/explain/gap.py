@@ -10,7 +10,6 @@ A real run beside the simulation of a scenario.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from clustersim.scenarios.real_traces.breakdown import DEPENDENCY, GAPS, WAITS, Late, Noise, breakdown, latest, mean
@@ -32,6 +31,7 @@ from clustersim.scenarios.run.running import simulated as simulate
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import TraceError
 
 SIGNIFICANT, WITHOUT_GPU = 0.05, 0.2

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 
 from clustersim.scenarios.build.node_placement import Node, chosen_nodes, leaves_of
 from clustersim.scenarios.specification.queue import QueuePlacement
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.reading.dataclass import dataclass
 
 Uplinks = frozenset[tuple[int, int]]
 """Groups (level, number) with nodes of a job inside and outside: it uses the links from them upwards."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from simpy import Process
 
 from clustersim.scenarios.build.submissions import Submission
 from clustersim.scenarios.queue.fabric import Uplinks
+from clustersim.simulator.reading.dataclass import dataclass
 
 SHORTEST = 10.0
 """Seconds to which shorter run times are raised in a bounded slowdown. Feitelson, "Metrics for Parallel Job Scheduling

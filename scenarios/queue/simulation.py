@@ -10,7 +10,7 @@ A policy yields the jobs that start now with their nodes. Each is started before
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from simpy import Environment, Event, Interrupt
@@ -19,6 +19,7 @@ from clustersim.scenarios.build.submissions import Submission
 from clustersim.scenarios.queue.fabric import FreeNodes, Uplinks
 from clustersim.scenarios.queue.jobs import JobRecord, RunningJob, joined
 from clustersim.scenarios.specification.queue import Policy
+from clustersim.simulator.reading.dataclass import dataclass
 
 Steps = Generator[Event, Any, None]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import isnan
 
@@ -23,6 +23,7 @@ from clustersim.scenarios.real_traces.pieces_of_work import COPY, HOST, LOADING,
 from clustersim.scenarios.real_traces.rank_trace import RankTrace
 from clustersim.simulator.analysis.intervals import partition
 from clustersim.simulator.analysis.timeline import Floats
+from clustersim.simulator.reading.dataclass import dataclass
 
 LAUNCH_GAP = 30e-6
 """Seconds. A shorter gap between kernels whose launches came in time is the delay of the launch itself:

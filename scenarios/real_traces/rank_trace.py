@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, nan
 from pathlib import Path
@@ -21,6 +20,7 @@ from clustersim.scenarios.real_traces.host_operators import LOADER, HostContext,
 from clustersim.scenarios.real_traces.pieces_of_work import COPY, HOST, LOADING, Call, Piece
 from clustersim.scenarios.real_traces.trace_file import Event, TraceFile, read
 from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import TraceError
 from clustersim.simulator.reading.plain_text import printable
 from clustersim.simulator.schedule.mesh import family

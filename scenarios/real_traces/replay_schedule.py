@@ -5,7 +5,7 @@ communications as ops of the network.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from clustersim.scenarios.specification.specification import Specification
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.kernel import BYTES, matmul, measured
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import ClusterError, TraceError
 from clustersim.simulator.reading.lookup import names

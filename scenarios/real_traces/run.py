@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median, stdev
@@ -11,6 +11,7 @@ from statistics import median, stdev
 from clustersim.scenarios.real_traces.breakdown import Late, breakdown, latest, mean
 from clustersim.scenarios.real_traces.kernels_and_communications import with_waits
 from clustersim.scenarios.real_traces.rank_trace import RankTrace, rank_trace
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import TraceError
 
 UNUSUAL, ENOUGH = 1.25, 4

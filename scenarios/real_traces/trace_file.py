@@ -7,11 +7,11 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import TraceError
 from clustersim.simulator.reading.plain_text import printable, written
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from typing import NamedTuple
 
 from clustersim.scenarios.real_traces.pieces_of_work import Shape
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import TraceError
 from clustersim.simulator.schedule.mesh import Axis, Mesh
 

@@ -7,7 +7,6 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from clustersim.scenarios.report.parts import Cell, PageSection, PageTable, Part, Text
 from clustersim.scenarios.results.run_folder import RESULT
 from clustersim.scenarios.search.answer import ANSWER
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import UnreadableFile, read_text
 from clustersim.simulator.reading.validation import Fault

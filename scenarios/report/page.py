@@ -8,7 +8,6 @@ import gzip
 import json
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from clustersim.scenarios.report.timeline import pipeline_section, timeline_sect
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.simulator.analysis.timeline import Integers
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.files import write_text
 from clustersim.simulator.reading.lookup import version

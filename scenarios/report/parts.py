@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clustersim.simulator.analysis.timeline import Floats, Integers
+from clustersim.simulator.reading.dataclass import dataclass
 
 
 @dataclass(frozen=True)

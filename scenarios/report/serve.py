@@ -10,7 +10,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -28,6 +28,7 @@ from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.answer import PlanAnswer, answer
 from clustersim.scenarios.search.planner import Planner
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
 from clustersim.simulator.reading.lookup import version

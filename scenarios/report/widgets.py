@@ -8,13 +8,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.specification.loading import split
 from clustersim.scenarios.specification.specification import Specification, json_schema
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.lookup import names
 from clustersim.simulator.reading.yaml_and_json import read_value

@@ -10,12 +10,12 @@ batch needs about half of the steps. Beyond it more data bring little (McCandlis
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.simulator.analysis.metrics import hardware_flops, model_flops
 from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.schedule import Schedule
 
 

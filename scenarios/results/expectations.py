@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.validation import near
 
 if TYPE_CHECKING:

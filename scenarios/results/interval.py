@@ -8,13 +8,13 @@ generation of the GPU, scale and size of kernels there may be those of several s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, hypot, log
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.yaml_and_json import read
 
 FILE = Path(__file__).with_name("intervals.yaml")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import fmean
 from typing import Any
 
 from clustersim.scenarios.build.memory_need import MemoryNeed
 from clustersim.scenarios.results.result import Result
 from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.reading.dataclass import dataclass
 
 WORTH = 0.01
 """A placement is advised if it shortens the steps by more, as a fraction of their time alone."""

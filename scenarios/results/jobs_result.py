@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from io import StringIO
 from math import inf
 from statistics import fmean
@@ -16,6 +15,7 @@ from clustersim.scenarios.results.jobs_numbers import JobsNumbers
 from clustersim.scenarios.results.queue_numbers import QueueNumbers
 from clustersim.scenarios.results.result_kinds import PlottedResult
 from clustersim.scenarios.results.titles import engine_line, title
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.plain_text import figure, indented, table
 from clustersim.simulator.reading.units import show, show_long
 

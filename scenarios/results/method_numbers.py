@@ -4,7 +4,6 @@ compression of gradients saves and costs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -18,6 +17,7 @@ from clustersim.simulator.analysis.metrics import percentiles
 from clustersim.simulator.analysis.timeline import Timeline, op_names
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.plain_text import figure, indented
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.schedule.ops import Compute, Op, Recv, Send

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from clustersim.scenarios.build.schedule import model_share
 from clustersim.simulator.analysis.operator_times import BOUNDS, OperatorTime, operator_times
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.workloads.operators.model import Layer, Model, OperatorLayer

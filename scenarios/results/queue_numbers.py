@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +13,7 @@ from clustersim.scenarios.queue.jobs import JobRecord
 from clustersim.scenarios.queue.simulation import QueueRun, QueueState
 from clustersim.scenarios.results.result import Result
 from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.plain_text import table
 from clustersim.simulator.reading.units import show_long
 

@@ -5,7 +5,7 @@ side by side. Each can be plotted.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from clustersim.simulator.analysis import metrics
 from clustersim.simulator.analysis.network_traffic import cable_load
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
 from clustersim.simulator.reading.plain_text import figure, indented
 from clustersim.simulator.reading.units import show, show_long

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from clustersim.simulator.analysis import memory, metrics, network_traffic
 from clustersim.simulator.analysis.critical_path import COMPUTATION, CriticalPath, critical_path
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.units import show
 from clustersim.workloads.composition import PARALLELISMS, RANK_ORDER
 from clustersim.workloads.parallelism._parallelism import is_transformer

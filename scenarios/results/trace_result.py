@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from clustersim.scenarios.real_traces.replay_schedule import TraceReplay
@@ -11,6 +10,7 @@ from clustersim.scenarios.results.result_kinds import PlottedResult
 from clustersim.scenarios.results.titles import engine_line, heading
 from clustersim.simulator.analysis import metrics
 from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.plain_text import indented, table
 from clustersim.simulator.reading.units import show
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, lru_cache
 from math import inf
 from pathlib import Path
@@ -23,6 +23,7 @@ from clustersim.scenarios.results.interval import shipped as intervals
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.schedule.ops import Collective, Compute, Op, Recv, Send

@@ -13,7 +13,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -21,6 +21,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import DeadlockError, ExecutionError, SimulatorError
 from clustersim.simulator.replay.rank_process import begin, death, end, start
 

@@ -8,7 +8,7 @@ jobs of a kind spread over leaves to about the same degree, are sampled (`Situat
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from clustersim.scenarios.results.jobs_result import QueueResult
 from clustersim.scenarios.results.queue_numbers import Effort
 from clustersim.scenarios.run.several_jobs import Jobs, Watch, bytes_by_link
 from clustersim.scenarios.specification.queue import Contention
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.simulator.simulate import SimulationRun
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from time import perf_counter
@@ -27,6 +26,7 @@ from clustersim.simulator.engine.setup import NetworkConditions
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.links import STORES
 from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.schedule import Part, Schedule, SideBySide, side_by_side

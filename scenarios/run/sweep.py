@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from clustersim.scenarios.run import running, sweep_report, sweep_table
 from clustersim.scenarios.run.execution import execute
 from clustersim.scenarios.run.processes import Failure
 from clustersim.scenarios.run.sweep_table import Scalar, SweepAxis, SweepRow, columns, points, scalars
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 
 if TYPE_CHECKING:

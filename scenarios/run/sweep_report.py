@@ -6,7 +6,6 @@ whether more of it is better.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from clustersim.scenarios.build.memory_need import of_capacity
 from clustersim.scenarios.results.charts import number_of
@@ -16,6 +15,7 @@ from clustersim.scenarios.specification.specification import RESULT
 from clustersim.simulator.charts import figures
 from clustersim.simulator.charts.canvas import style
 from clustersim.simulator.charts.sweep import HeatMap, HeatMapCell, SweepPoint, SweepSeries, heat_map_chart, sweep_chart
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.plain_text import figure, table
 from clustersim.simulator.reading.units import show, show_long

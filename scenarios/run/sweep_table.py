@@ -10,13 +10,14 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from clustersim.scenarios.specification.loading import split
 from clustersim.scenarios.specification.variants import NOT_SET, NOT_SET_FAULT
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import check_writable, suffix_of, written
 from clustersim.simulator.reading.yaml_and_json import read_value

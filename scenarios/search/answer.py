@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from clustersim.scenarios.results.result_files import anywhere
 from clustersim.scenarios.search.planner import Judged, Planner
 from clustersim.scenarios.search.reasons import Miss, Neighbour, Reasons, miss_line, sentence
 from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import write_text
 from clustersim.simulator.reading.units import show

@@ -10,7 +10,7 @@ import hashlib
 import json
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -25,6 +25,7 @@ from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.lower_bounds import least_bytes, least_seconds
 from clustersim.scenarios.specification.plan import PlanSection
 from clustersim.simulator.engine_choice import numba_fault
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError, ScenarioError, ScheduleError, SimulatorError
 from clustersim.simulator.reading.files import UnreadableFile, read_text
 from clustersim.simulator.reading.lookup import version

@@ -14,7 +14,7 @@ Facts of a pipeline order that do not depend on the number of micro-batches.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Any, TypeVar, cast
 
@@ -33,6 +33,7 @@ from clustersim.simulator.engine.pricing import Pricing, Variation
 from clustersim.simulator.engine.setup import Setup
 from clustersim.simulator.engine_choice import numba_fault
 from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.matching import Matching
 from clustersim.simulator.schedule.pipeline_order import Action

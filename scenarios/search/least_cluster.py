@@ -5,7 +5,6 @@ another GPU, batch or number format, each planned and simulated.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from clustersim.scenarios.alternatives.space import Space
@@ -13,6 +12,7 @@ from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.planned_sizes import MOST_NODES, Clusters, Reached, Target, sizes
 from clustersim.scenarios.search.planner import Unwatched, Watch
 from clustersim.scenarios.search.questions import OtherCluster, OtherLeast, leasts, table
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
 from clustersim.simulator.reading.lookup import names
 from clustersim.topologies.catalogue import GPUS, device, link

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from math import inf
 
@@ -16,6 +15,7 @@ from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.specification.memory_saving import Offload
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.network.plan import TransferPlan
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.mesh import Axis
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.workloads.data_parallel.buckets import Weights

@@ -9,7 +9,6 @@ suffices. The rules are those of Narayanan et al. 2021 (arXiv:2104.04473, sectio
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf, isfinite
 from typing import Any
@@ -24,6 +23,7 @@ from clustersim.scenarios.results.efficiency import rules
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.planner import Planner
 from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.units import show
 from clustersim.workloads.memory.optimizer import resident_states

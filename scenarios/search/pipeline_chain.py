@@ -9,12 +9,14 @@ The bytes that a stage holds on each of its GPUs, for the methods with memory as
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
+
+from clustersim.simulator.reading.dataclass import dataclass
 
 Floats = NDArray[np.float64]
 

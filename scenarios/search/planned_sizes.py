@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf, isfinite
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.lower_bounds import ALMOST
 from clustersim.scenarios.search.planner import Judged, Planner, Unwatched, Watch
 from clustersim.scenarios.specification.cost import SECONDS_PER_DAY, SECONDS_PER_HOUR
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.units import UNITS, parse, show_long
 

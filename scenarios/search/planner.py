@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -24,6 +24,7 @@ from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search import candidate_evaluation
 from clustersim.scenarios.search.candidate_evaluation import Bound, Journal, Priced, Task, chunks
 from clustersim.scenarios.specification.plan import ALL, AUTO, METHODS
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.lookup import attribute_of
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.network import network_of
@@ -15,6 +14,7 @@ from clustersim.scenarios.build.schedule import gradient_dtype, model_share
 from clustersim.scenarios.search.pipeline_chain import Level, Machine, PipelineChain, PipelineLayer
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective

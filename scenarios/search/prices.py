@@ -17,7 +17,7 @@ Rank classes with one rank for each program, on transfers of known durations: th
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.hardware.kernel import Kernel, measured
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Phase, TransferPlan
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.matching import request_of
 from clustersim.simulator.schedule.mesh import Axis, Mesh, family
 from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send

@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf, lcm
 from typing import Any
@@ -37,6 +36,7 @@ from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.pipeline_chain import Plan
 from clustersim.scenarios.search.planning_problem import Problem, problem_of
 from clustersim.scenarios.specification.plan import AUTO
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError, ScheduleError, SimulatorError
 from clustersim.simulator.reading.lookup import UnknownName, find, names, nearest
 from clustersim.simulator.schedule.gc_paused import gc_paused

@@ -5,7 +5,6 @@ largest size that fits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -16,6 +15,7 @@ from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.planned_sizes import Clusters, Reached, Target, elsewhere
 from clustersim.scenarios.search.planner import Judged, Planner, Unwatched, Watch
 from clustersim.simulator.reading import plain_text
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
 from clustersim.simulator.reading.lookup import names
 from clustersim.simulator.reading.units import show

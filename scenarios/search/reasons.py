@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from clustersim.scenarios.alternatives.candidate import MEMORY, Candidate, described
 from clustersim.scenarios.build.memory_need import of_capacity
 from clustersim.scenarios.search.planner import Frontier, Judged, Planner
+from clustersim.simulator.reading.dataclass import dataclass
 
 DEGREES = ("tp", "cp", "ep", "pp")
 """Keys that are doubled and halved for the reason: the best candidate with each value stands for it."""

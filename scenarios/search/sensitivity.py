@@ -9,7 +9,7 @@ computation that scales with the parameter, which is exact while the path and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from math import log
@@ -29,6 +29,7 @@ from clustersim.simulator.analysis.critical_path import CriticalPath, critical_p
 from clustersim.simulator.analysis.metrics import bubble_causes, percentiles
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.engine.pricing import Pricing
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.plain_text import indented, table
 from clustersim.simulator.reading.units import show

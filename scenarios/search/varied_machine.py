@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, inf
 from typing import Any
 
@@ -23,6 +23,7 @@ from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.network.library.nccl import FITTED
 from clustersim.simulator.network.library.transport_parameters import PLACES
 from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.quantities import keys_of
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.schedule.ops import Compute

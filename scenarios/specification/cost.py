@@ -6,7 +6,6 @@ parameters, and the energy and emissions of GPT-3 with what they are equal to.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 
 from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.files import read_rows
 from clustersim.simulator.reading.plain_text import figure, table
 from clustersim.simulator.reading.quantities import Number, Power, Section, number

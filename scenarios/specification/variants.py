@@ -9,12 +9,13 @@ They are named one by one, or are rows of a table: a CSV file whose cells replac
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from pydantic import Field
 
 from clustersim.scenarios.specification.loading import split
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.document import Document, Path, Position, replaced
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import TableRow, UnreadableFile, read_rows

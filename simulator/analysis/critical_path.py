@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from clustersim.simulator.analysis.metrics import keys, part_of
 from clustersim.simulator.analysis.span_causes import Causes, SpanPlace, Spans
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Floats, Integers, Timeline
 from clustersim.simulator.hardware.hashing import distinct
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import Op
 from clustersim.simulator.schedule.schedule import Schedule
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from clustersim.simulator.analysis.intervals import snapped
 from clustersim.simulator.analysis.memory_upper_bound import held_at_most
 from clustersim.simulator.analysis.timeline import Columns, Floats, Integers, Timeline, Totals
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import CATEGORIES
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule

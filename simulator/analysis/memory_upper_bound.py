@@ -8,9 +8,10 @@ one by one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import CATEGORIES, Op
 from clustersim.simulator.schedule.program import OpBlock, Program
 

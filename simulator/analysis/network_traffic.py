@@ -4,7 +4,6 @@ between switches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from clustersim.simulator.analysis.metrics import families
 from clustersim.simulator.analysis.timeline import Floats, FlowLinks, Integers, LinkBins, Timeline
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.links import STORES
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 
 LINKS_AT_ONCE = 2_000

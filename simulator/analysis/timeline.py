@@ -7,7 +7,7 @@ those of a simulation have links.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import distinct
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.program import Program

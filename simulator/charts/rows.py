@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from clustersim.simulator.analysis.timeline import (
 )
 from clustersim.simulator.charts.palette import WAIT, Paint, paint_of
 from clustersim.simulator.charts.rank_groups import MOST_COMPARED, RankGroup, group_name
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PHASES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
@@ -15,6 +14,7 @@ from clustersim.simulator.analysis.timeline import Floats, Timeline
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.hardware.topology import NONE
+from clustersim.simulator.reading.dataclass import dataclass
 
 MOST_VERTICES = 40
 """Vertices up to which a cluster is drawn whole."""

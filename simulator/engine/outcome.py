@@ -5,13 +5,13 @@ streams have not finished, and no event is left; its error shows the streams tha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from clustersim.simulator.analysis.timeline import Columns, Floats, RateIntervals, Totals
 from clustersim.simulator.engine.setup import Communication
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.network.plan import Flow
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import DeadlockError
 from clustersim.simulator.schedule.matching import Matching
 from clustersim.simulator.schedule.ops import Collective, Op, Recv, Send

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import log, sqrt
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import Compute, Delay
 from clustersim.simulator.schedule.schedule import Schedule
 

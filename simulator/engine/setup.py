@@ -9,7 +9,6 @@ other implementation: one representative for each class of equal ranks.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, Protocol
 
@@ -21,6 +20,7 @@ from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Flow, TransferPlan
 from clustersim.simulator.network.routes import link_shares
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.schedule.matching import Matching
 from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send

@@ -8,7 +8,7 @@ launch its kernels.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf, prod
 from typing import Annotated, Literal
 
@@ -17,6 +17,7 @@ from pydantic import BeforeValidator
 from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, OPERAND_BYTES, Kernel
 from clustersim.simulator.hardware.matrix_products import Tiling, attention_seconds, one_product, padded_flops
 from clustersim.simulator.hardware.slowest import expected_maximum
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.reading.quantities import (
     Amount,

@@ -11,10 +11,11 @@ Workloads describe computation by kernels, accelerators price them; neither impo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import ceil
 from typing import Literal
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 
 CLASSES = (

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from typing import overload
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.simulator.hardware.hashing import Indices, Numbering, counted
+from clustersim.simulator.reading.dataclass import dataclass
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,6 @@ TPU performance guide").
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod, sqrt
 from statistics import NormalDist
@@ -29,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.simulator.hardware.kernel import EXECUTED, Kernel
+from clustersim.simulator.reading.dataclass import dataclass
 
 TILES = ((256, 128), (128, 128), (128, 64), (64, 64), (128, 32), (64, 32))
 """(m, n) of output tiles of a matrix library, each also transposed (NVIDIA's guide, section "Tile Quantization")."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -25,6 +25,7 @@ import numpy as np
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.hashing import Indices, Numbering, T, counted
 from clustersim.simulator.hardware.links import Link, Links
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 
@@ -28,6 +28,7 @@ from clustersim.simulator.network.routes import (
 )
 from clustersim.simulator.network.step import Group, Step
 from clustersim.simulator.network.transport import GROUPED, NET, GroupProperties, Transport
+from clustersim.simulator.reading.dataclass import dataclass
 
 TREES = "tree", "nvls_tree"
 """Algorithms that pass chunks up to a root and down from it."""

@@ -6,8 +6,9 @@ The transport makes plans and the engine executes them, so the engine knows neit
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf
+
+from clustersim.simulator.reading.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, pairwise
 from math import lcm
@@ -17,6 +16,7 @@ from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.hardware.links import Link, is_tcp
 from clustersim.simulator.network.step import Step
 from clustersim.simulator.network.transport import NET, NVLINK, PCI, GroupProperties, link_class
+from clustersim.simulator.reading.dataclass import dataclass
 
 FEW = 16
 """Transfers up to which each route is found on its own."""

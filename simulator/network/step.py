@@ -7,12 +7,13 @@ position in the group. It returns the steps. *nbytes* is the full vector, as ncc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import hypot, inf
 from typing import TypeVar
 
 from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.reading.dataclass import dataclass
 
 Number = TypeVar("Number", int, Indices)
 

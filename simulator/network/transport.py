@@ -8,11 +8,12 @@ link; the choice depends on the properties of the group of ranks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, lru_cache
 from math import inf, log2
 
 from clustersim.simulator.hardware.links import ONE_CORE, STORES, TCP, Link
+from clustersim.simulator.reading.dataclass import dataclass
 
 NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
 """Link classes, as in NCCL (src/graph/tuning.cc, NCCL_HW_*)."""

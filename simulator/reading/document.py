@@ -6,9 +6,10 @@ Documents can be merged: keys of a scenario override those of a preset, and ever
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import PlacedError, ScenarioError
 
 Path = tuple[str | int, ...]

@@ -11,11 +11,11 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from secrets import token_hex
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 
 LARGEST_TABLE = 64 * 2**20

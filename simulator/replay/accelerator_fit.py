@@ -7,13 +7,14 @@ measured rate is the peak.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, log
 
 import numpy as np
 
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.kernel import Kernel, matmul
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError
 from clustersim.simulator.replay.measurements import DeviceMeasurements, TimedCopy, TimedProduct
 from clustersim.simulator.replay.robust_regression import Array, RobustFit, fit

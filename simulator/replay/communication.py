@@ -9,12 +9,13 @@ leaves the vectors side by side at the root, because the schedule has its own co
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ReplayError
 from clustersim.simulator.replay.rank_process import Member
 from clustersim.simulator.replay.rendezvous import (

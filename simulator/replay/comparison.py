@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import nan
 from typing import NamedTuple
 
 import numpy as np
 
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Floats, Integers, Timeline, op_names, op_streams
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.replay.rendezvous import communications
 from clustersim.simulator.schedule.mesh import family
 from clustersim.simulator.schedule.ops import Collective, Compute, Delay, Op, Recv, Send

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import torch
 
 from clustersim.simulator.hardware.kernel import EXECUTED, Kernel
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.replay.clock import now, sleep_until
 from clustersim.simulator.schedule.ops import Compute
 

@@ -11,12 +11,13 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ReplayError
 from clustersim.simulator.replay import rank_process
 from clustersim.simulator.replay.rank_process import (

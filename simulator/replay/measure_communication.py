@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import inf
 
 import torch
 import torch.distributed as dist
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.replay import clock
 from clustersim.simulator.replay.communication import KINDS, LibraryCall
 from clustersim.simulator.replay.measurements import SEND, Measurement, SizeSweep, of_batches

@@ -5,10 +5,10 @@ matrix products, copies and launches of a device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from clustersim.simulator.analysis import metrics
+from clustersim.simulator.reading.dataclass import dataclass
 
 SEND = "send"
 """A message from one rank to another, half of a ping-pong. Its bus bandwidth is its algorithm bandwidth."""

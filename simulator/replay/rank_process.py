@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.connection import Connection
@@ -27,6 +26,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ReplayError, SimulatorError
 from clustersim.simulator.replay import clock, network_namespaces
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Integers
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
 from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import Action

@@ -10,7 +10,7 @@ import gc
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns, Floats, Timeline
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ReplayError
 from clustersim.simulator.replay import clock
 from clustersim.simulator.replay.launch import TIMEOUT, launch

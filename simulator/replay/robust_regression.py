@@ -14,13 +14,13 @@ moves the logarithms of the parameters, so no parameter becomes negative.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError
 
 Array = NDArray[np.floating[Any]]

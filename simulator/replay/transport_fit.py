@@ -9,7 +9,7 @@ information criterion justifies them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import log
 from typing import Any
@@ -20,6 +20,7 @@ from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Phase, TransferPlan
 from clustersim.simulator.network.transport import Transport
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.replay.measurements import SEND, Measurement
 from clustersim.simulator.replay.robust_regression import Array, RobustFit, fit
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from math import prod
@@ -22,6 +21,7 @@ from typing import overload
 import numpy as np
 
 from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 
 NOWHERE = -1

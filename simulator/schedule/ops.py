@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import cache
 from math import isclose
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.pipeline_order import Action
 

@@ -17,10 +17,11 @@ import io
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import DeadlockError, ScheduleError
 from clustersim.simulator.reading.files import UnreadableFile, read_text
 

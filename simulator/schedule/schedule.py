@@ -16,13 +16,14 @@ because the steps of jobs differ in length, and no job waits for another at the 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
 import numpy as np
 
 from clustersim.simulator.hardware.hashing import Indices, distinct
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.mesh import NOWHERE, Axis, Mesh, Rows
 from clustersim.simulator.schedule.ops import Compute, Delay, Op

@@ -14,7 +14,7 @@ too (Al-Fares et al.).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from math import ceil
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.hardware.topology import NONE
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.topologies.fabrics._network import Network, Port, Routing, Tree, digits
 

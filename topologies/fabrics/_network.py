@@ -9,7 +9,7 @@ numbers. Whole sets of ports are connected at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal, overload
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from clustersim.simulator.hardware.hashing import Indices, Numbering, mixed
 from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
 
 Policy = Literal["auto", "adaptive", "ecmp", "static"]

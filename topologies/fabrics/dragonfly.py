@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations, count
 from math import ceil
 
 import numpy as np
 
 from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.quantities import Count, Flag, Ratio
 from clustersim.topologies.fabrics._network import FabricRouter, Network, Port, Routing
 

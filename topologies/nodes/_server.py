@@ -7,12 +7,13 @@ of `topologies/nodes` begins with the PCIe tree, which all servers have, and add
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import combinations, pairwise
 from math import inf, isinf
 
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.links import DRAM, TCP, Link
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
 
 PCIE = ("pcie_switch", "host")

@@ -7,11 +7,11 @@ src/transformers/models/*/configuration_*.py, ``layer_types``). The first layers
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.names_and_parameters import known
 from clustersim.simulator.reading.quantities import Count, Flag, Index, Section, number
 from clustersim.simulator.reading.validation import Fault

@@ -20,9 +20,10 @@ autoencoder and the encoders of text are left out: samples are latent images and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clustersim.simulator.hardware.kernel import BYTES, Operation
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.attentions.core_attention import CoreAttention, FlashAttention
 from clustersim.workloads.operators.attentions.cross_attention import FlashCrossAttention
 from clustersim.workloads.operators.convolution import Convolution, Image

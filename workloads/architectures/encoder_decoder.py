@@ -15,10 +15,11 @@ positions. Norms stand before each block. Products of keys have no bias (openai/
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from clustersim.simulator.hardware.kernel import BYTES, Operation
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.architectures.image_models import PIXEL_BYTES
 from clustersim.workloads.architectures.layer_parts import first_product, second_product
 from clustersim.workloads.architectures.shape import Shape

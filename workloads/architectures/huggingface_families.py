@@ -7,9 +7,10 @@ Every family has defaults of its own, which its configuration class sets if a fi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.architectures.attention_keys import pattern
 from clustersim.workloads.architectures.model_keys import MOST_LAYERS
 

@@ -9,10 +9,11 @@ and every position sees all others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from clustersim.simulator.hardware.kernel import BYTES, Operation
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.architectures.layer_parts import norm_operator
 from clustersim.workloads.architectures.shape import Shape

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.architectures.attention_keys import Window
 from clustersim.workloads.blocks._block import Block, HiddenStates
 from clustersim.workloads.operators.attentions.context_parallel import ALONE, ContextCut

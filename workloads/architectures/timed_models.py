@@ -13,7 +13,7 @@ nothing depends on the accelerator or on the size of a micro-batch.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 from itertools import zip_longest
@@ -24,6 +24,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, measured
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import TableRow, UnreadableFile, read_rows
 from clustersim.simulator.reading.lookup import nearest

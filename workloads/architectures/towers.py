@@ -21,10 +21,11 @@ whole. Tokens of images count in the length of a sample.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.architectures.image_models import PIXEL_BYTES
 from clustersim.workloads.architectures.shape import Shape
 from clustersim.workloads.architectures.transformer import (

@@ -15,11 +15,12 @@ head (Megatron-LM, core/transformer/multi_token_prediction.py), which then holds
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import BYTES, Operation
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.architectures.attention import attention_operators, attention_parts
 from clustersim.workloads.architectures.layer_parts import (

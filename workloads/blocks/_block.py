@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.quantities import Section
 from clustersim.workloads.operators.attentions.context_parallel import ALONE, ContextCut
 from clustersim.workloads.operators.linear import Linear

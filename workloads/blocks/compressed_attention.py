@@ -10,9 +10,9 @@ src/transformers/models/deepseek_v4/modeling_deepseek_v4.py). The indexer is tra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from clustersim.simulator.hardware.kernel import BYTES, Operation
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.quantities import Count, Index
 from clustersim.simulator.reading.validation import Fault
 from clustersim.workloads.blocks._block import Block, HiddenStates

@@ -16,9 +16,10 @@ for heads, as for Mamba-2.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.quantities import Count
 from clustersim.simulator.reading.validation import Fault
 from clustersim.workloads.blocks._block import Block, HiddenStates, heads_for_positions

@@ -14,10 +14,11 @@ all-reduce in either pass, which Mamba-2 has not (Dao and Gu 2024, arXiv:2405.21
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.quantities import Count, Flag
 from clustersim.workloads.blocks._block import Block, HiddenStates
 from clustersim.workloads.operators.elementwise import rms_norm

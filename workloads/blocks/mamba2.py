@@ -19,10 +19,11 @@ mamba_context_parallel.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.quantities import Count, Flag
 from clustersim.simulator.reading.validation import Fault
 from clustersim.workloads.blocks._block import Block, HiddenStates, heads_for_positions

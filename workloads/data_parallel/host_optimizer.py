@@ -9,10 +9,11 @@ master weights and states, so the memory of the host bounds it; ranks of one pro
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from clustersim.simulator.hardware.kernel import BYTES, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Compute, Copy, Op
 from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps

@@ -22,9 +22,10 @@ update with copies for the memory of the host.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from clustersim.simulator.hardware.kernel import BYTES, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Op
 from clustersim.simulator.schedule.pipeline_order import Action

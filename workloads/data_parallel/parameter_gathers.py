@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from math import inf
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.simulator.hardware.kernel import Operation, measured, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
 from clustersim.simulator.schedule.program import BlockList, Program, TemplatedOps
@@ -140,6 +141,9 @@ class GatherLimits:
     live: float = inf
 
 
+NO_LIMITS = GatherLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class PerTensor:
     """Gather tensor by tensor, with *seconds* of the host for each; tensors below *persistent* elements stay whole."""
@@ -195,7 +199,7 @@ def gathers(
     *,
     reshard: bool = True,
     prefetch: int = 1,
-    limits: GatherLimits = GatherLimits(),
+    limits: GatherLimits = NO_LIMITS,
 ) -> list[Gather]:
     """The gathers that *program* needs if the weights *held* (by layer) are sharded, in order of use.
 
@@ -301,7 +305,7 @@ def unsharded(
     reshard: bool = True,
     prefetch: int = 1,
     overlap: bool = True,
-    limits: GatherLimits = GatherLimits(),
+    limits: GatherLimits = NO_LIMITS,
     tensors: PerTensor | None = None,
     suffix: str = "",
     made: Callable[[Collective], Iterable[Op]] | None = None,

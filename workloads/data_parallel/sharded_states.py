@@ -17,12 +17,13 @@ gradient buffers, one of them filled while the other is reduced.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 from typing import Literal
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Section
 from clustersim.simulator.schedule.mesh import Axis

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.program import Program
 from clustersim.workloads.operators.model import Layer, Model

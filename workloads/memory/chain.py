@@ -16,13 +16,13 @@ layers s ... k from a_(s-1). The memory of a segment excludes a_(s-1).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, gcd, inf
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.workloads.memory.chain_sequence import ChainOperation, Kind, advance
 from clustersim.workloads.operators.model import Layer

@@ -11,8 +11,8 @@ every bandwidth.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.workloads.memory.chain import Chain
 from clustersim.workloads.memory.chain_sequence import ACTIVATION, ChainOperation, ChainSequence, Kind

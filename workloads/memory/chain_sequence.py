@@ -15,9 +15,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
 from enum import Enum
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.ops import Copy
 from clustersim.simulator.schedule.pipeline_order import Action

@@ -7,9 +7,10 @@ the layer is several ops (`operators.lowering`). Actions that an order runs toge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, measured
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.mesh import Axis, Mesh
 from clustersim.simulator.schedule.ops import Compute, Op

@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Several
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, inf
 
 from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.memory.chain import EXACT, Chain, Segments, Slots, slots_of
 from clustersim.workloads.memory.chain_execution import executed_with_copies
 from clustersim.workloads.memory.chain_sequence import (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.memory.chain import Segments
 
 Floats = NDArray[np.float64]

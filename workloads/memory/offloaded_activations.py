@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.reading.lookup import nearest
 from clustersim.simulator.schedule.ops import Compute, Copy, Op
@@ -40,7 +41,10 @@ class CopyBuffers:
     ahead: int = 1
 
 
-def offloaded(schedule: Schedule, layers: Collection[str], buffers: CopyBuffers = CopyBuffers()) -> Schedule:
+ONE_LAYER_AHEAD = CopyBuffers()
+
+
+def offloaded(schedule: Schedule, layers: Collection[str], buffers: CopyBuffers = ONE_LAYER_AHEAD) -> Schedule:
     """*schedule* with the activations of *layers* (names) on the host between forward and backward pass.
 
     Where the backward pass of a layer follows soon, as for the last layers, its activations stay: the copy back would

@@ -8,11 +8,12 @@ coordinate of the axis gets a program of its own (`with_neighbours`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.ops import Compute, Op, Recv, Send
 from clustersim.simulator.schedule.program import Program

@@ -9,10 +9,10 @@ layers stay fp32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.operators.operator import Operator, ParameterTensor, matrix, parameter_tensors
 

@@ -14,11 +14,12 @@ outputs by one; all ranks compute as long as the one with most. Poolings need no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Literal
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.operators.convolution import Convolution, Image, sides
 from clustersim.workloads.operators.elementwise import Elementwise

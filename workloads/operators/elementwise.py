@@ -15,9 +15,10 @@ et al. 2022, "Few-Bit Backward", arXiv:2202.00441, section 3: GELU and others wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.operator import Operator, ParameterTensor, parameter_tensors
 
 ELEMENTWISE = Operation("elementwise", "elementwise")

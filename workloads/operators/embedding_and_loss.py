@@ -11,9 +11,9 @@ Everything but the logits themselves is in fp32. *width* is the bytes of a logit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.elementwise import Elementwise
 from clustersim.workloads.operators.operator import Exchange, Operator, ParameterTensor, matrix
 from clustersim.workloads.operators.sharded import Cut, ShardedOperator

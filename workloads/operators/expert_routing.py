@@ -11,10 +11,10 @@ moe/token_dispatcher.py, ``MoEAlltoAllTokenDispatcher``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import comb
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import BySender
 from clustersim.workloads.operators.experts import Experts
 from clustersim.workloads.operators.linear import Linear

@@ -7,10 +7,11 @@ expert gets more than one in *topk* of all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil, isclose
 from pathlib import Path
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import TableRow, UnreadableFile, read_rows
 

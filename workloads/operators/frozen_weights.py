@@ -8,10 +8,11 @@ kernel converts 0.9e12 elements a second, half of what its memory would give (pu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Protocol
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.operator import ParameterTensor
 

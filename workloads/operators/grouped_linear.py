@@ -6,9 +6,10 @@ waves (grouped GEMM: NVIDIA CUTLASS, "examples/24_gemm_grouped"). Rows that do n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, grouped_matmul, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.low_precision import TENSORWISE, LowPrecision
 from clustersim.workloads.operators.operator import ParameterTensor, matrix
 

@@ -7,9 +7,10 @@ tensor-parallel group exchanges the shared input and the summed output once for 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.operator import Operator, ParameterTensor, matrix
 
 BIAS_GRADIENT = Operation("bias gradient", "elementwise", "linear")

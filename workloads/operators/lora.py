@@ -7,9 +7,10 @@ Hu et al. 2021, "LoRA" (arXiv:2106.09685, section 4.1). The frozen weights may b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.operators.frozen_weights import FP32, Packed, QuantisedLinear, quantised
 from clustersim.workloads.operators.linear import Linear

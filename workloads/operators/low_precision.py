@@ -9,9 +9,10 @@ arXiv:2209.05433.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from clustersim.simulator.hardware.kernel import BYTES, OPERAND_BYTES, Kernel, Operation, matmul, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.operator import ParameterTensor
 

@@ -9,10 +9,11 @@ those of Megatron-LM (core/transformer/moe/moe_layer.py, token_dispatcher.py, ex
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.elementwise import Elementwise, RecomputedActivation
 from clustersim.workloads.operators.expert_routing import FP8_BYTES, Dispatch, Router, cast_to_fp8, permuted, unpermuted
 from clustersim.workloads.operators.experts import Experts

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import ClassVar
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.operator import Fused, Operator, ParameterTensor, Segment
 
 CONTAINERS = 3

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, get_args
 
 from clustersim.simulator.hardware.kernel import Kernel, Operation
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import PerPeer, scaled_bytes
 
 SHIFT = "shift"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.operator import Operator, ParameterTensor
 
 CONVOLUTION = Operation("causal convolution", "elementwise")

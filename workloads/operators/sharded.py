@@ -20,10 +20,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, prod
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.linear import Linear, SharedInput, SummedOutput
 from clustersim.workloads.operators.operator import Exchange, Operator, ParameterTensor, Segment
 

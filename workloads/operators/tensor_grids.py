@@ -44,10 +44,11 @@ samples, whose gradients it gathers in the backward pass. Layers are not transpo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.elementwise import Elementwise
 from clustersim.workloads.operators.linear import Linear, as_linear, with_inputs, with_outputs
 from clustersim.workloads.operators.operator import Exchange, Operator, ParameterTensor, Segment, matrix

@@ -5,12 +5,13 @@ The order in which they apply is the list in `workloads.composition`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import model_validator
 
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Section
 from clustersim.simulator.reading.validation import Fault

@@ -21,11 +21,12 @@ groups; P (o - g) / (o g) and 2 P (n - o) / (n o) across them; P (o - p) / (o p)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from heapq import heapify, heapreplace
 from typing import Any, Literal
 
 from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps

@@ -13,13 +13,14 @@ the messages as they are.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import ConfigDict, model_validator
 
 from clustersim.simulator.hardware.kernel import Kernel, matmul, memory_bound
 from clustersim.simulator.reading import lookup
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError, ScheduleError
 from clustersim.simulator.reading.names_and_parameters import known, parameters
 from clustersim.simulator.reading.quantities import Section

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.workloads.data_parallel.buckets import Bucket, Reduction
 

@@ -20,7 +20,6 @@ fewer bound it. Memory is no constraint of the method; the simulation tells whet
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from clustersim.scenarios.search.pipeline_chain import Floats, Level, Machine, P
 from clustersim.scenarios.search.planning_problem import Problem
 from clustersim.scenarios.search.published_plans import candidates_of
 from clustersim.scenarios.specification.plan import AUTO
+from clustersim.simulator.reading.dataclass import dataclass
 
 EQUAL = 1 - 1e-12
 """A division with more stages must be faster by more than the rounding of a sum."""

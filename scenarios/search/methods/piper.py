@@ -19,7 +19,6 @@ layers or none, chosen exactly.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -30,6 +29,7 @@ from clustersim.scenarios.search.pipeline_chain import Machine, PipelineChain, P
 from clustersim.scenarios.search.planning_problem import Problem
 from clustersim.scenarios.search.published_plans import candidates_of
 from clustersim.scenarios.specification.plan import AUTO
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 
 Option = tuple[PipelineChain, bool]

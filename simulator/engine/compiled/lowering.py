@@ -7,7 +7,7 @@ durations are stored by rank. `simulator.engine.compiled.arrays` says what the a
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -46,6 +46,7 @@ from clustersim.simulator.engine.compiled.arrays import (
 from clustersim.simulator.engine.pricing import Pricing
 from clustersim.simulator.engine.setup import Communication, Setup
 from clustersim.simulator.network.plan import Flow, TransferPlan
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.matching import dependencies, request_of
 from clustersim.simulator.schedule.ops import CATEGORIES, Compute, Delay, Op, Recv, Send
 from clustersim.simulator.schedule.program import Program

@@ -12,13 +12,14 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.matching import request_of
 from clustersim.simulator.schedule.mesh import Axis
 from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send

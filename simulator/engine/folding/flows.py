@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
@@ -24,6 +23,7 @@ from clustersim.simulator.hardware.hashing import Colours, Indices, hashed, mixe
 from clustersim.simulator.network.isomorphic_groups import relabelled_links, slots_of
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.matching import Request, request_of
 
 Floats = NDArray[np.float64]

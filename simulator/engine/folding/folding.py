@@ -33,7 +33,6 @@ rates. A straggler, a slow link or a last node with fewer GPUs splits the classe
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -52,6 +51,7 @@ from clustersim.simulator.hardware.links import Links
 from clustersim.simulator.hardware.topology import NONE
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.gc_paused import gc_paused
 from clustersim.simulator.schedule.matching import Request, request_of
 from clustersim.simulator.schedule.ops import Op

@@ -13,7 +13,6 @@ n^2 / 2^64: for a million vertices one in ten million.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +24,7 @@ from clustersim.simulator.engine.folding.non_binding import Flags
 from clustersim.simulator.engine.folding.replicas import Replicas
 from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, hashed, mixed, sorted_once
 from clustersim.simulator.network.library.communicator import Communicator
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import Send
 
 Numbers = NDArray[np.int32] | Indices

@@ -20,7 +20,6 @@ its neighbours as often as there are replicas of its kind.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 from clustersim.simulator.engine.folding.communications import CommunicationTable, GroupClass
 from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, mixed
 from clustersim.simulator.network.isomorphic_groups import Placement, relabelled_links, slots_of
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.mesh import NOWHERE
 
 Flags = NDArray[np.bool_]

@@ -7,13 +7,13 @@ ranks one at a time. Work is executed at a rate that changes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
 from simpy import Environment, Event
 from simpy.events import NORMAL, EventPriority
 
 from clustersim.simulator.engine.setup import ONE_INSTANT
+from clustersim.simulator.reading.dataclass import dataclass
 
 RATES, CHOICES = 1, 2
 """What happens at the end of an instant, in this order: rates are solved, and servers choose their next op."""

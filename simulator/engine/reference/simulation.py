@@ -7,7 +7,7 @@ when all its partners have arrived; then its plan is executed on the network.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from clustersim.simulator.engine.reference.resources import Clock, OpServer, Pro
 from clustersim.simulator.engine.setup import Communication, Setup
 from clustersim.simulator.hardware.hashing import distinct
 from clustersim.simulator.network.plan import TransferPlan
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.matching import request_of
 from clustersim.simulator.schedule.ops import Compute, Delay, Op, Recv, Send
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from clustersim.simulator.network.step import Group, Step
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 
 if TYPE_CHECKING:

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from typing import NamedTuple
 
 from clustersim.simulator.network.proof import contribution, held
 from clustersim.simulator.network.step import Step, Transfer
+from clustersim.simulator.reading.dataclass import dataclass
 
 Place = tuple[str, int]
 """A buffer (i: input, o: output, s: scratch) and a chunk of it."""

@@ -14,7 +14,7 @@ github.com/Azure/msccl-executor-nccl, ``msccl_setup``.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from xml.parsers import expat
 
 from clustersim.simulator.network.algorithm_files.chunks import (
@@ -25,6 +25,7 @@ from clustersim.simulator.network.algorithm_files.chunks import (
     Value,
     Vectors,
 )
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.files import UnreadableFile, read_text
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import lcm
 from xml.sax.saxutils import quoteattr
 
 from clustersim.simulator.network.algorithm_files.chunks import COLLECTIVES
 from clustersim.simulator.network.algorithm_files.msccl import MOST, MOST_CHANNELS
 from clustersim.simulator.network.step import Step
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 
 Instruction = tuple[int, int]

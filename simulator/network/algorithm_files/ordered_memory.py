@@ -8,9 +8,10 @@ by a chain of signals; else the result depends on chance: a fault, in whatever o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from clustersim.simulator.network.algorithm_files.chunks import Place, Value, Vectors
+from clustersim.simulator.reading.dataclass import dataclass
 
 
 @dataclass

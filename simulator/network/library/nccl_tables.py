@@ -9,9 +9,10 @@ Simple.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from clustersim.simulator.network.transport import NET, NVLINK, PCI, Transport
+from clustersim.simulator.reading.dataclass import dataclass
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 

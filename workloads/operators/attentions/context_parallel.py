@@ -8,10 +8,10 @@ attention that has all positions of some heads (`positions_for_heads`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.attentions.core_attention import FP32, TILE, FlashAttention, Range, scores
 from clustersim.workloads.operators.by_coordinate import NO_KERNEL, by_coordinate
 from clustersim.workloads.operators.elementwise import Elementwise

@@ -8,12 +8,13 @@ two attend across documents.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import cycle
 from typing import Literal
 
 from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, Kernel, Operation, matmul, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.attentions.indexer import Index
 from clustersim.workloads.operators.operator import Operator
 

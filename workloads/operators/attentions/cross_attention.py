@@ -10,10 +10,10 @@ feed-forward network for the m vectors are left out. A memory sees all positions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, matmul, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.attentions.core_attention import AttentionKind, CoreAttention, FlashAttention, Sizes
 from clustersim.workloads.operators.operator import REPLICAS, Operator, ParameterTensor, parameter_tensors
 

@@ -8,10 +8,10 @@ FLOPs of the one that makes keys and values, in whose place they stand.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, Kernel
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.attentions.context_parallel import ContextCut
 from clustersim.workloads.operators.attentions.core_attention import FP32, FlashAttention, Latent
 from clustersim.workloads.operators.attentions.indexer import DetachedLinear, Index, IndexLoss, Selection

@@ -12,9 +12,10 @@ gather its keys.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.operator import Operator
 

@@ -17,9 +17,8 @@ within chunks (LASP, arXiv:2404.02882). With ``cp_layout: zigzag`` a rank has tw
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.attentions.context_parallel import ALONE, ContextCut
 from clustersim.workloads.operators.attentions.core_attention import AttentionKind, Sizes
 from clustersim.workloads.operators.operator import SHIFT, Exchange, Operator, Segment

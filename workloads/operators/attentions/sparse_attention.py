@@ -17,13 +17,13 @@ arXiv:2010.05315). Its reversible layers are not part of this. The kernels are t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, isqrt
 
 import numpy as np
 
 from clustersim.simulator.hardware.kernel import Kernel, matmul, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.attentions.core_attention import AttentionKind, Sizes
 from clustersim.workloads.operators.operator import Operator
 

@@ -16,11 +16,12 @@ server updates with each push when it arrives, and answers that GPU at once, or 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import ceil
 
 from clustersim.simulator.hardware.kernel import BYTES, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.mesh import Axis
 from clustersim.simulator.schedule.ops import Compute, Op, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import Action

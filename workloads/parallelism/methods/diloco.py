@@ -17,11 +17,12 @@ it are simulated and not measured, so that exchanges which begin in one period a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Any, Literal
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.quantities import Count, Index
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.ops import Collective, Compute, Op

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from itertools import groupby
 from math import ceil, log1p, sqrt
@@ -27,6 +27,7 @@ import numpy as np
 from pydantic import BeforeValidator, model_validator
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, memory_bound
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Fraction, Index, Ratio, Section
 from clustersim.simulator.reading.validation import Fault

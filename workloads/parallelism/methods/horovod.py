@@ -23,11 +23,12 @@ copies to the host between these, and cycles in which no rank asks for anything.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Any, ClassVar, Literal
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel
+from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.quantities import Duration, Flag, Index, Size, Time
 from clustersim.simulator.reading.units import show
 from clustersim.simulator.schedule.ops import Collective, Compute, Delay, Op
