@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 
+import numpy as np
+
 from clustersim.scenarios.specification.specification import Specification
 from clustersim.scenarios.specification.training import indivisible
 from clustersim.simulator.engine.pricing import Pricing, Variation
@@ -271,14 +273,13 @@ def _work(
 ) -> Mapping[Accelerator, Mapping[float, int]]:
     """By accelerator: how many ranks compute so many seconds in a step."""
     pricing = Pricing(schedule, cluster, devices, software, Variation())
-    ranks: dict[tuple[Accelerator, int], list[int]] = {}
-    for rank, program in enumerate(schedule.program_of):
-        ranks.setdefault((cluster.accelerator(devices[rank]), program), []).append(rank)
+    accelerators, places = cluster.accelerators(devices)
+    alike = places * len(schedule.programs) + np.asarray(schedule.program_of)
     found: dict[Accelerator, dict[float, int]] = {}
-    for (accelerator, _), alike in ranks.items():
-        seconds = float(pricing.durations(alike[0])[0].sum())
-        counts = found.setdefault(accelerator, {})
-        counts[seconds] = counts.get(seconds, 0) + len(alike)
+    for rank, count in zip(*np.unique(alike, return_index=True, return_counts=True)[1:], strict=True):
+        seconds = float(pricing.durations(int(rank))[0].sum())
+        counts = found.setdefault(accelerators[places[rank]], {})
+        counts[seconds] = counts.get(seconds, 0) + int(count)
     return found
 
 

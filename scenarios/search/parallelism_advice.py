@@ -147,7 +147,7 @@ def advice(scenario: Scenario) -> str:
     model, training, cluster = scenario.model, scenario.specification.training, scenario.cluster()
     if model is None or training is None:
         raise ScenarioError(f"{scenario.name} {scenario.aim}; there is no model to give advice on")
-    capacity = min(cluster.accelerator(gpu).memory_bytes for gpu in cluster.gpus)
+    capacity = min(gpu.memory_bytes for gpu in cluster.count(cluster.gpus))
     of = show(capacity, "size", 3) if isfinite(capacity) else "unbounded memory"
     gpus = f"{figure(len(cluster.gpus))} GPUs of {of}"
     title = f"{model_title(scenario)}, {figure(model.parameters)} parameters, on {gpus}"

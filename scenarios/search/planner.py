@@ -172,7 +172,7 @@ class Planner:
         self.source = candidate_evaluation.packed(self.scenario)
         self.journal = Journal(self.folder, self.source)
         cluster = self.scenario.cluster()
-        capacity = min(cluster.accelerator(gpu).memory_bytes for gpu in cluster.gpus)
+        capacity = min(gpu.memory_bytes for gpu in cluster.count(cluster.gpus))
         self.within = capacity * (1.0 - self.plan.memory_margin)
         self.bounds: dict[str, Bound] = {}
         self._least_seconds: dict[str, float] = {}

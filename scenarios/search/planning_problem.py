@@ -63,7 +63,7 @@ def machine_of(scenario: BuiltScenario) -> Machine:
         for count, ranks in ((inside, inside), (nodes, inside * nodes))
         if count > 1
     ]
-    memory = min(cluster.accelerator(gpu).memory_bytes for gpu in cluster.gpus)
+    memory = min(gpu.memory_bytes for gpu in cluster.count(cluster.gpus))
     return Machine(tuple(levels) or (Level(1, float("inf")),), max(0.0, memory - scenario.software.context_bytes))
 
 

@@ -31,7 +31,7 @@ def package() -> Iterator[type[Any]]:
 
 def by_the_library(one: type[Any]) -> type[Any]:
     """The class *one* with the methods that the standard library gives to its fields, without bases."""
-    params = one.__dataclass_params__  # type: ignore[attr-defined]
+    params = one.__dataclass_params__
     fields = [
         (
             field.name,
