@@ -150,12 +150,12 @@ class QueueResult(QueueNumbers, PlottedResult):
 
     def _use(self, numbers: Mapping[str, Any]) -> str:
         told = (
-            f"utilisation {numbers['utilisation']:.1%} of the GPU-hours are held by jobs; "
-            f"goodput {numbers['goodput']:.1%} of all, {numbers['goodput_of_held']:.1%} of those held"
+            f"utilisation {numbers['utilisation']:z.1%} of the GPU-hours are held by jobs; "
+            f"goodput {numbers['goodput']:z.1%} of all, {numbers['goodput_of_held']:z.1%} of those held"
         )
         total = self.total or 1.0
         rows = [
-            [text, figure(self.gpu_seconds[part] / 3600.0), f"{self.gpu_seconds[part] / total:.1%}"]
+            [text, figure(self.gpu_seconds[part] / 3600.0), f"{self.gpu_seconds[part] / total:z.1%}"]
             for part, text in PARTS.items()
             if part in ("useful", "free") or abs(self.gpu_seconds[part]) > ROUNDING * total
         ]
@@ -163,7 +163,7 @@ class QueueResult(QueueNumbers, PlottedResult):
 
     def _fragmentation(self, numbers: Mapping[str, Any]) -> str:
         own = numbers["fragmentation"]
-        lines = [f"jobs wait {own['time_head_waits']:.1%} of the time, {numbers['queue_length']:.3g} on the mean"]
+        lines = [f"jobs wait {own['time_head_waits']:z.1%} of the time, {numbers['queue_length']:.3g} on the mean"]
         if own["time_head_waits"]:
             lines.append(
                 f"meanwhile {own['free_nodes_while_head_waits']:.3g} nodes are free, below "
@@ -172,9 +172,9 @@ class QueueResult(QueueNumbers, PlottedResult):
         if own["time_head_waits_beside_enough_free_nodes"]:
             share = own["time_head_waits_beside_enough_free_nodes"]
             lines.append(
-                f"{share:.1%} of the time the first one waits though enough nodes are free: not below one leaf"
+                f"{share:z.1%} of the time the first one waits though enough nodes are free: not below one leaf"
             )
-        lines.append(f"{own['jobs_on_more_leaves_than_needed']:.1%} of the jobs lie on more leaves than they need")
+        lines.append(f"{own['jobs_on_more_leaves_than_needed']:z.1%} of the jobs lie on more leaves than they need")
         if numbers["later_than_reserved"]:
             lines.append(
                 f"{numbers['later_than_reserved']:,} jobs started later than backfill had promised: others ran for "

@@ -47,7 +47,7 @@ class QueueNumbers(Result):
         """Return the jobs that ended, the mean waiting time and the utilisation."""
         numbers = self.summary()["queue"]
         return (
-            f"{numbers['ended']} jobs, waiting {numbers['waiting_s']['mean']:.4g} s, {numbers['utilisation']:.1%} held"
+            f"{numbers['ended']} jobs, waiting {numbers['waiting_s']['mean']:.4g} s, {numbers['utilisation']:z.1%} held"
         )
 
     @property
@@ -235,10 +235,10 @@ def queues_table(results: Mapping[str, QueueNumbers]) -> str:
         ("goodput", "goodput"),
         ("  of what is held", "goodput_of_held"),
     ):
-        rows.append([label, *(f"{one[key]:.1%}" for one in every.values())])
+        rows.append([label, *(f"{one[key]:z.1%}" for one in every.values())])
     for label, key in (
         ("free while a job waits", "blocked_share"),
         ("jobs on more leaves than needed", "jobs_on_more_leaves_than_needed"),
     ):
-        rows.append([label, *(f"{one['fragmentation'][key]:.1%}" for one in every.values())])
+        rows.append([label, *(f"{one['fragmentation'][key]:z.1%}" for one in every.values())])
     return table(rows, ["", *every], "lr")

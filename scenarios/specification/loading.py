@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from clustersim.simulator.network.algorithm_files.algorithm_file import is_file
@@ -185,7 +186,9 @@ def of_job(document: Document, job: str) -> Document:
     Traffic from outside is that of the cluster, and stays with the document.
     """
     path = "jobs", job
-    positions = {where[2:]: position for where, position in document.positions.items() if where[:2] == path}
+    positions = {
+        where[2:]: replace(position, within=path) for where, position in document.positions.items() if where[:2] == path
+    }
     shared = {where: position for where, position in document.positions.items() if where[:1] != ("jobs",)}
     whole = {key: value for key, value in document.data.items() if key not in NOT_OF_JOB}
     own = {key: value for key, value in document.data["jobs"][job].items() if key not in OF_PLACE}

@@ -24,7 +24,7 @@ class Position:
     """The position of a value: *file*, *line* and *column* (from 1), those of its key, and the *source* line.
 
     A value that was given as an option has the text of the *option*, such as ``--set cluster.nodes=8``, and the path
-    that it sets as *key*.
+    that it sets as *key*. *within*: the path in the file of the document that has the value, if that is a part of it.
     """
 
     file: str = ""
@@ -36,6 +36,7 @@ class Position:
     key_source: str = ""
     option: str = ""
     key: Path = ()
+    within: Path = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,9 @@ class Document:
     def fault(self, path: Path, message: str, hint: str = "", *, at_key: bool = False) -> str:
         """Return the text of an error about the value, or the key, at *path*."""
         position = self.position(path)
-        known, name = path in self.positions, dotted(path)
+        known, path = path in self.positions, (*position.within, *path)
+        name = "" if position.option and path == position.key else dotted(path)
         if position.option:
-            name = "" if path == position.key else name
             text = ": ".join(part for part in (position.option, name, message) if part)
         elif position.file:
             to_key = at_key or not known

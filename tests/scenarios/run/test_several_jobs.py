@@ -223,7 +223,7 @@ jobs:
         (lambda text: text.replace("nodes: 2", "nodes: 0"), ":8:12: jobs.b.nodes", "must be"),
         (
             lambda text: text.replace("nodes: 2\n    collective: {kind", "nodes: 1\n    collective: {knd"),
-            ":9:18: collective.knd: ",
+            ":9:18: jobs.b.collective.knd: ",
             "unknown key",
         ),
         (lambda text: text.replace("nodes: 2", "nodes: 1\n    placed: x"), ":9:5: jobs.b.placed: ", "unknown key"),
