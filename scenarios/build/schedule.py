@@ -26,6 +26,8 @@ from clustersim.workloads.composition import merged, on_layouts, weight_axes
 from clustersim.workloads.data_parallel.gradients import (
     accumulated,
     accumulated_bytes,
+    accumulated_in_products,
+    fused_bytes,
     gradient_norm,
     split_tensor_norms,
 )
@@ -251,6 +253,7 @@ def _computation(
         dtype, how = step.gradient_dtype or step.model.precision, step.software.accumulation
         nbytes = accumulated_bytes(how, step.model.precision, dtype, derived.micro_batches)
         schedule = accumulated(schedule, step.model, nbytes)
+        schedule = accumulated_in_products(schedule, fused_bytes(how, step.model.precision, dtype))
     return schedule
 
 

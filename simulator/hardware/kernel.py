@@ -88,7 +88,8 @@ class Kernel:
     of tokens, which varies. *blocks*: of threads in all, if these are few, so that SMs are idle or move little each; 0:
     enough. *operators*: further small operators of the framework that the host dispatches for it.
     *products*: those of a grouped launch, which some libraries launch one by one. *copies*: the ranks that compute the
-    same result; MFU counts it once. *operation*: what it does, and for which operator; its cost, and whether it is
+    same result; MFU counts it once. *of_weights*: the result of a product is the gradient of weights, which a stack may
+    add to a sum within the product. *operation*: what it does, and for which operator; its cost, and whether it is
     equal to another kernel, do not depend on it.
     """
 
@@ -108,7 +109,14 @@ class Kernel:
     blocks: int = 0
     operators: int = 0
     copies: int = 1
+    of_weights: bool = False
     operation: Operation | None = field(default=None, compare=False)
+
+    @property
+    def result_elements(self) -> int:
+        """Elements of the result of a product."""
+        batch, m, n, _ = self.shape or (0, 0, 0, 0)
+        return batch * m * n
 
 
 def matmul(

@@ -19,7 +19,6 @@ from clustersim.simulator.hardware.links import connection_limit
 from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.network.rings_and_tori import group_of, torus_of
 from clustersim.simulator.network.routes import (
-    MOST_CHANNELS,
     LinkLoad,
     group_properties,
     link_load,
@@ -27,7 +26,7 @@ from clustersim.simulator.network.routes import (
     route,
 )
 from clustersim.simulator.network.step import Group, Step
-from clustersim.simulator.network.transport import GROUPED, NET, GroupProperties, Transport
+from clustersim.simulator.network.transport import GROUPED, MOST_CHANNELS, NET, NVLINK, GroupProperties, Transport
 from clustersim.simulator.reading.dataclass import dataclass
 
 TREES = "tree", "nvls_tree"
@@ -290,7 +289,7 @@ def candidate(
                 flow = topology.flows(transport, part, share, ceiling)[0]
                 latency += _filling(transport, topology, algorithm, protocol, part, flow)
         if kind in GROUPED and transport.fills and not step.continues:
-            latency += round_busy * _in_flight(transport, topology, algorithm, protocol, step)
+            latency += _copied_out(transport, topology, algorithm, protocol, step, round_busy)
         return PlacedStep(step, latency, flows, round_busy * step.repeat)
 
     latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)
@@ -336,15 +335,23 @@ def _crossing(topology: GroupTopology, step: Step) -> int:
     return max(ends.values(), default=0)
 
 
-def _in_flight(transport: Transport, topology: GroupTopology, algorithm: str, protocol: str, step: Step) -> float:
-    """The share of a rank's bytes that fill its channels' buffers before the first of them is copied out.
+def _copied_out(
+    transport: Transport, topology: GroupTopology, algorithm: str, protocol: str, step: Step, round_busy: float
+) -> float:
+    """The seconds in which the last chunks of grouped sends are copied out of the buffers of all channels.
 
-    Grouped sends and receives have a power of two of channels.
+    At the rate of the warps where that is known, else at that of the links, which carry the blocks of *step* in
+    *round_busy* seconds. The block of a rank to itself passes no buffer.
     """
-    key, across = (algorithm, protocol), topology.properties.servers > 1
-    copies, sizes = transport.copies.get(key, 0), transport.net_chunk_bytes if across else transport.chunk_bytes
+    key, properties = (algorithm, protocol), topology.properties
+    copies, sizes = transport.copies.get(key, 0), transport.chunk_bytes
+    if properties.servers > 1 or properties.inside != NVLINK:
+        sizes = transport.net_chunk_bytes
     if not copies or key not in sizes:
         return 0.0
-    chunk = sizes[key][0]
-    channels = 1 << (topology.channels - 1).bit_length()
-    return copies * min(1.0, chunk * channels / (step.nbytes * topology.most(step)))
+    held, sent = sizes[key][0] * transport.grouped_channels(topology.rings), step.nbytes * topology.most(step)
+    by_links, by_warps = min(1.0, held / sent) * round_busy, inf
+    rate = transport.warps_rate(algorithm, protocol, properties)
+    if rate < inf:
+        by_warps = min(sent, held * (1 - 1 / properties.ranks)) / rate
+    return copies * min(by_links, by_warps)

@@ -18,6 +18,9 @@ from clustersim.simulator.reading.dataclass import dataclass
 NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
 """Link classes, as in NCCL (src/graph/tuning.cc, NCCL_HW_*)."""
 
+MOST_CHANNELS = 32
+"""MAXCHANNELS, NVIDIA/nccl src/include/devcomm.h, v2.10.3."""
+
 _CLASSES = {
     **dict.fromkeys(("nvlink", "infinity_fabric", "ici", "neuronlink", "gaudi"), NVLINK),
     **dict.fromkeys(("pcie", "upi", "qpi", "xgmi"), PCI),
@@ -138,8 +141,9 @@ class Transport:
     their threads and a second channel is open, as `crowding_factor` says.
     *copies*: (algorithm, protocol) -> passes between the user's and the library's buffers, which fill the pipeline like
     hops. *round_latency*: the same -> seconds for a chunk of each lane in each round. *grouped_rate*: (algorithm,
-    protocol, kind of NVLink) -> bytes/s of a rank's blocks, that to itself included, which the warps of all channels
-    carry together in a server. *grouped_share*: of the rate of links, what grouped sends get of them there.
+    protocol, kind of NVLink) -> bytes/s of a rank's blocks, that to itself included, which the warps of
+    `MOST_CHANNELS` channels carry together in a server. *grouped_share*: of the rate of links, what grouped sends get
+    of them there.
 
     TCP, on links that carry it. *tcp_share*: share of the bandwidth that is payload; 0: as *efficiency* says.
     *tcp_latency*: s for each message between servers beside the others. *tcp_threads*, *tcp_sockets*: threads of a rank
@@ -441,6 +445,19 @@ class Transport:
         each = fixed + for_each_rank * ranks
         return min(most, max(1, int(nbytes / each))) if each else most
 
+    def grouped_channels(self, rings: int) -> int:
+        """Return the channels of grouped sends in a group of so many *rings*: a power of two.
+
+        >>> [Transport("x", blocks=2).grouped_channels(rings) for rings in (8, 12, 18)]
+        [16, 32, 32]
+        """
+        return 1 << (min(self.blocks * rings, MOST_CHANNELS) - 1).bit_length()
+
+    def warps_rate(self, algorithm: str, protocol: str, group: GroupProperties) -> float:
+        """Return the bytes/s that the warps of all channels of grouped sends copy; infinite where it is not known."""
+        rate = self.grouped_rate.get((algorithm, protocol, group.link), inf) if group.servers == 1 else inf
+        return rate * self.grouped_channels(group.rings) / MOST_CHANNELS
+
     def ceiling(self, kind: str, algorithm: str, protocol: str, group: GroupProperties) -> float:
         """Return the most data (bytes/s) that all channels of a rank carry together."""
         where = group.link if group.servers == 1 else f"{group.vendor} {2 if group.servers == 2 else 4}"
@@ -450,6 +467,6 @@ class Transport:
         most = min(limit * self.share(kind, algorithm, protocol, group), *(self.ceilings.get(key, inf) for key in keys))
         if kind == "all_to_all" and group.servers == 1:
             # a part of the warps is for the block to itself, which no link carries
-            most = min(most, self.grouped_rate.get((algorithm, protocol, group.link), inf) * (1 - 1 / group.ranks))
+            most = min(most, self.warps_rate(algorithm, protocol, group) * (1 - 1 / group.ranks))
         of_a_ring = self.ring_ceilings.get((algorithm, protocol, group.link), (inf,))
         return min(most, group.rings * of_a_ring[min(group.servers, len(of_a_ring)) - 1])

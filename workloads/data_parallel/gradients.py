@@ -8,9 +8,11 @@ LARS and LAMB scale the step of each tensor by the ratio of two norms. Ranks tha
 The traffic depends on where gradients are accumulated. Autograd adds to a tensor of the same type (torch,
 csrc/autograd/functions/accumulate_grad.h). Where 16-bit gradients are accumulated in fp32, Megatron-LM adds each to a
 buffer in a hook (megatron/model/distributed.py, ``_make_param_hook``); DeepSpeed casts it first
-(runtime/bf16_optimizer.py, ``_update_hp_grad``). Megatron-LM since 2022 does so within the product
-(``gradient_accumulation_fusion``). Under torch's autocast weights are fp32: each forward pass casts them to 16 bits
-once (ATen/autocast_mode.cpp, ``cached_cast``), and autograd casts their gradients back and adds them.
+(runtime/bf16_optimizer.py, ``_update_hp_grad``). Megatron-LM since 2022 does so within the product, which reads the sum
+and writes it in place of a gradient of 16 bits (``gradient_accumulation_fusion``; TransformerEngine, pytorch/
+module/grouped_linear.py, ``accumulate=``): few rows, as those of an expert, hide little of that. Under torch's autocast
+weights are fp32: each forward pass casts them to 16 bits once (ATen/autocast_mode.cpp, ``cached_cast``), and autograd
+casts their gradients back and adds them.
 """
 
 from __future__ import annotations
@@ -340,6 +342,33 @@ def accumulated_bytes(how: str, precision: str, gradient_dtype: str, micro_batch
         return 2.0 * (width + FP32) + 3.0 * FP32 * (micro_batches - 1) / micro_batches
     added = {"fused": 0.0, "added": width + 2.0 * FP32, "cast": (width + FP32) + 3.0 * FP32}
     return added[how] + FP32 / micro_batches
+
+
+def fused_bytes(how: str, precision: str, gradient_dtype: str) -> float:
+    """Further bytes of an element of a weight's gradient that a product adds to a sum in place of writing it.
+
+    >>> fused_bytes("fused", "bf16", "fp32"), fused_bytes("fused", "bf16", "bf16"), fused_bytes("added", "bf16", "fp32")
+    (6.0, 0.0, 0.0)
+    """
+    width = BYTES[precision]
+    return 2.0 * FP32 - width if how == "fused" and BYTES[gradient_dtype] != width else 0.0
+
+
+def accumulated_in_products(schedule: Schedule, nbytes: float) -> Schedule:
+    """*schedule* with *nbytes* of further traffic for each element of a weight's gradient, within its product."""
+    return schedule.map_programs(lambda program: _in_products(program, nbytes)) if nbytes else schedule
+
+
+def _in_products(program: Program, nbytes: float) -> Program:
+    def summed(kernel: Kernel) -> Kernel:
+        return replace(kernel, nbytes=kernel.nbytes + nbytes * kernel.result_elements)
+
+    def change(op: Op) -> Iterator[Op]:
+        assert isinstance(op, Compute)
+        yield replace(op, kernels=tuple(summed(one) if one.of_weights else one for one in op.kernels))
+
+    changed = {op.name for op in program.computations() if any(kernel.of_weights for kernel in op.kernels)}
+    return program.map_ops(change, changed)
 
 
 def accumulated(schedule: Schedule, model: Model, nbytes: float) -> Schedule:

@@ -57,7 +57,8 @@ class GroupedLinear:
             return ()
         sides = self.outputs, self.inputs
         every = (float(self.outputs),) * self.experts
-        return (grouped_matmul(every, self.inputs, tokens, precision=self.precision, rows=sides),)
+        product = grouped_matmul(every, self.inputs, tokens, precision=self.precision, rows=sides)
+        return (replace(product, of_weights=True),)
 
     @property
     def keeps_wide_input(self) -> bool:
@@ -130,7 +131,7 @@ class ScaledGroupedLinear(GroupedLinear):
             rows=(self.outputs, self.inputs),
             result=self.precision,
         )
-        return (*again, product)
+        return (*again, replace(product, of_weights=True))
 
     @property
     def keeps_wide_input(self) -> bool:

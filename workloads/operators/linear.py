@@ -77,7 +77,7 @@ class Linear(Operator):
         if self.frozen:
             return ()
         sides = self.outputs, self.inputs
-        return (self._multiplied(*sides, samples * self.rows, rows=sides),)
+        return (replace(self._multiplied(*sides, samples * self.rows, rows=sides), of_weights=True),)
 
     def kept_bytes(self, samples: int) -> float:
         """Its input."""

@@ -214,7 +214,7 @@ class ScaledLinear(Linear):
         if self.frozen:
             return ()
         again = () if self.low.keeps_casts else self._input_casts(samples)
-        return (*again, self._product(self.outputs, self.inputs, samples * self.rows))
+        return (*again, replace(self._product(self.outputs, self.inputs, samples * self.rows), of_weights=True))
 
     def kept_bytes(self, samples: int) -> float:
         """Its input, as it was cast or in 16 bits."""

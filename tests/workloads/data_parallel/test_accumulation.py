@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.schedule.ops import Compute
 from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.transformer import transformer
-from clustersim.workloads.data_parallel.gradients import accumulated, accumulated_bytes
+from clustersim.workloads.data_parallel.gradients import (
+    accumulated,
+    accumulated_bytes,
+    accumulated_in_products,
+    fused_bytes,
+)
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.stages import stages_of
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
@@ -47,3 +53,21 @@ def test_the_whole_schedule_passes_over_all_gradients_once_for_each_micro_batch(
 
     assert traffic(added) - traffic(schedule) == pytest.approx(6 * 10.0 * sum(one.parameters for one in MODEL.layers))
     assert accumulated(schedule, MODEL, 0.0) is schedule
+
+
+@pytest.mark.parametrize("order", [one_f_one_b(2, 6), zero_bubble_h1(2, 6)])
+def test_products_that_add_to_a_sum_in_fp32_pass_over_each_weight_once_for_each_micro_batch(order) -> None:
+    """They read 4 and write 4 bytes of an element of each matrix in place of 2, in the products of weights alone."""
+    schedule = compute(MODEL, order, micro_batch_size=1, stages=stages_of(MODEL, 2))
+    added = accumulated_in_products(schedule, fused_bytes("fused", "bf16", "fp32"))
+
+    def kernels(schedule) -> list[Kernel]:
+        ops = (op for program in schedule.programs for op in program.ops if isinstance(op, Compute))
+        return [kernel for op in ops for kernel in op.kernels]
+
+    pairs = list(zip(kernels(schedule), kernels(added), strict=True))
+    assert all(before == after for before, after in pairs if not before.of_weights)
+    layer = 64 * (3 * 64 + 64 + 2 * 256)  # queries, keys and values; their output; the two products of the MLP
+    matrices = 4 * layer + 64 * 512  # and the logits
+    assert sum(after.nbytes - before.nbytes for before, after in pairs) == 6 * 6.0 * matrices
+    assert accumulated_in_products(schedule, fused_bytes("added", "bf16", "fp32")) is schedule

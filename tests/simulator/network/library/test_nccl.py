@@ -317,17 +317,37 @@ def test_amazons_first_fabric_passes_three_fifths_of_its_ports(nodes: int, secon
 
 
 def test_grouped_sends_fill_the_buffers_of_their_channels_before_they_are_copied_out() -> None:
-    """Eight A100, older releases: 32 channels of 512 KiB, so a block of up to 16 MiB passes twice, and of 1 GiB 16 MiB
-    do.
+    """Eight A100: 32 channels of 512 KiB, so a block of up to 16 MiB passes twice, and of 1 GiB 14 MiB do, without the
+    share of the block that a rank has for itself; the warps copy them, which no link limits.
     """
     cluster, library = topologies.cluster("dgx_a100_80gb"), replace(nccl(), handover=0.0)
     communicator = Communicator(cluster, cluster.gpus, library)
     once = library.base("direct", "Simple") + library.hop_latency[NVLINK, "ring", "Simple"]
-    for nbytes, filling in ((2**23, 7 / 8 * 2**23), (2**30, 2**24)):
-        plan = communicator.collective("all_to_all", "ep", tuple(range(8)), float(nbytes))
-        rate = 300e9 * library.efficiency[NVLINK] * library.grouped_share
-        alone = 7 / 8 * nbytes / library.limits["nvlink3"]
-        assert plan.alone == pytest.approx(once + alone + filling / rate, rel=0.02)
+    channels, warps = library.limits["nvlink3"], library.grouped_rate["direct", "Simple", "nvlink3"]
+    for nbytes, copied in ((2.0**23, 7 / 8 * 2**23), (2.0**30, 7 / 8 * 2**24)):
+        plan = communicator.collective("all_to_all", "ep", tuple(range(8)), nbytes)
+        assert plan.alone == pytest.approx(once + 7 / 8 * nbytes / channels + copied / warps, rel=1e-6)
+
+
+def test_grouped_sends_over_pcie_hold_chunks_of_128_kib() -> None:
+    """Two L40S have two channels: 256 KiB are copied out at the rate of the links, which is all that is known."""
+    server = {"preset": "rtx_4090_workstation", "node": {"accelerator": "l40s", "accelerators": 2}}
+    cluster, library = topologies.cluster(server), replace(nccl("2.30"), handover=0.0)
+    communicator = Communicator(cluster, cluster.gpus, library)
+    held, rate = (communicator.collective("all_to_all", "ep", (0, 1), size).alone for size in (2.0**28, 2.0**29))
+    latency = 2 * held - rate
+    bare = Communicator(cluster, cluster.gpus, replace(library, copies={}))
+    once = 2 * bare.collective("all_to_all", "ep", (0, 1), 2.0**28).alone
+    once -= bare.collective("all_to_all", "ep", (0, 1), 2.0**29).alone
+    assert latency - once == pytest.approx(2 * 2**17 * (rate - held) / 2**27, rel=1e-6)
+
+
+def test_a_gpu_with_fewer_nvlinks_has_fewer_warps_for_grouped_sends() -> None:
+    """Two H800 have 8 links and 16 channels, two H100 18 links and 32: NCCL takes a power of two."""
+    library = nccl("2.30")
+    each = [GroupProperties(2, 1, NVLINK, "nvlink4", rings=rings) for rings in (8, 18)]
+    h800, h100 = (library.warps_rate("direct", "Simple", group) for group in each)
+    assert h100 == 2 * h800 == library.grouped_rate["direct", "Simple", "nvlink4"]
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
