@@ -288,8 +288,8 @@ def candidate(
             for part in step.passes() if algorithm in TREES else [step]:
                 flow = topology.flows(transport, part, share, ceiling)[0]
                 latency += _filling(transport, topology, algorithm, protocol, part, flow)
-        if kind in GROUPED and transport.fills and not step.continues:
-            latency += round_busy * _in_flight(transport, topology, algorithm, protocol, step)
+        if kind in GROUPED and transport.fills:
+            latency += _copied(transport, topology, kind, algorithm, protocol, step, round_busy)
         return PlacedStep(step, latency, flows, round_busy * step.repeat)
 
     latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)
@@ -335,15 +335,31 @@ def _crossing(topology: GroupTopology, step: Step) -> int:
     return max(ends.values(), default=0)
 
 
-def _in_flight(transport: Transport, topology: GroupTopology, algorithm: str, protocol: str, step: Step) -> float:
-    """The share of a rank's bytes that fill its channels' buffers before the first of them is copied out.
+def _copied(
+    transport: Transport,
+    topology: GroupTopology,
+    kind: str,
+    algorithm: str,
+    protocol: str,
+    step: Step,
+    round_busy: float,
+) -> float:
+    """The seconds that grouped sends of *step* take for copies in a rank's memory: of its block to itself, and of what
+    fills its channels' buffers before the first of it is copied out.
 
-    Grouped sends and receives have a power of two of channels.
+    Without a rate of copies buffers are copied as fast as links fill them, in *round_busy* seconds for all bytes.
     """
-    key, across = (algorithm, protocol), topology.properties.servers > 1
-    copies, sizes = transport.copies.get(key, 0), transport.net_chunk_bytes if across else transport.chunk_bytes
-    if not copies or key not in sizes:
-        return 0.0
-    chunk = sizes[key][0]
-    channels = 1 << (topology.channels - 1).bit_length()
-    return copies * min(1.0, chunk * channels / (step.nbytes * topology.most(step)))
+    properties, sent = topology.properties, step.nbytes * topology.most(step)
+    buffered = 0.0 if step.continues else min(sent, _buffers(transport, topology, algorithm, protocol))
+    rate = transport.copy_rate.get((algorithm, protocol, properties.link)) if properties.servers == 1 else None
+    if rate is None:
+        return round_busy * transport.copies.get((algorithm, protocol), 0) * buffered / sent
+    own = step.nbytes if kind == "all_to_all" else 0.0
+    return (own + buffered) / rate
+
+
+def _buffers(transport: Transport, topology: GroupTopology, algorithm: str, protocol: str) -> float:
+    """The bytes of a chunk of all channels of grouped sends, which have a power of two of them."""
+    sizes = transport.net_chunk_bytes if topology.properties.servers > 1 else transport.chunk_bytes
+    chunk = sizes.get((algorithm, protocol), (0.0,))[0]
+    return chunk * (1 << (topology.channels - 1).bit_length())

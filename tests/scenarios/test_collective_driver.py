@@ -27,8 +27,8 @@ def test_torch_adds_its_handover(size: str) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_one_process_launches_on_every_gpu_in_turn(ranks: int) -> None:
-    """A vector of 1 MiB opens all 24 channels (NCCL on DGX A100); on eight GPUs the host is slower than they are, on two
-    it is not, and on four both take some 49 us."""
+    """A vector of 1 MiB opens all 24 channels (NCCL on DGX A100); on eight GPUs the host is slower than they are, on
+    two it is not, and on four both take some 49 us."""
     library = nccl()
     host = ranks * (library.issue + 24 * library.issue_channel)
     by_torch, by_one = (collective("1 MiB", driver, ranks=ranks)["time_s"] for driver in ("torch", "one_process"))

@@ -24,6 +24,7 @@ from clustersim.simulator.network.library.nccl_tables import (
     TREE_LL128,
     VERSIONS,
 )
+from clustersim.simulator.network.library.tuner import steps
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.network.transport import NET, NVLINK, GroupProperties, Transport
 from clustersim.topologies.uniform_and_tree import uniform
@@ -316,26 +317,40 @@ def test_amazons_first_fabric_passes_three_fifths_of_its_ports(nodes: int, secon
     assert seconds(cluster, 8 * nodes, 2.0**30) == pytest.approx(seconds_measured, rel=0.05)
 
 
-def test_grouped_sends_fill_the_buffers_of_their_channels_before_they_are_copied_out() -> None:
-    """Eight A100, older releases: 32 channels of 512 KiB, so a block of up to 16 MiB passes twice, and of 1 GiB 16 MiB
-    do.
-    """
-    cluster, library = topologies.cluster("dgx_a100_80gb"), replace(nccl(), handover=0.0)
+@pytest.mark.parametrize(
+    ("preset", "version", "ranks"), [("dgx_a100_80gb", "2.10", 8), ("dgx_h100", "2.30", 4), ("dgx_b200", "2.30", 2)]
+)
+@pytest.mark.parametrize("nbytes", [2.0**23, 2.0**30])
+def test_grouped_sends_copy_their_own_block_and_what_fills_their_buffers(
+    preset: str, version: str, ranks: int, nbytes: float
+) -> None:
+    """32 channels of 512 KiB: of a vector 16 MiB are copied out after they came, or all of it."""
+    cluster, library = topologies.cluster(preset), replace(nccl(version), handover=0.0)
+    topology = GroupTopology(cluster, cluster.gpus[:ranks], library)
+    taken = steps("direct", "all_to_all", topology.group, nbytes, 0)
+    found = candidate(library, topology, "all_to_all", "direct", "Simple", taken, nbytes)
+    of_gpu = cluster.links[cluster.route(*cluster.gpus[:2])[0]]
+    kind, bandwidth = of_gpu.kind, of_gpu.bandwidth
+    group = GroupProperties(ranks, 1, NVLINK, kind)
+    once = library.base("direct", "Simple", kind) + library.message(0.0, NVLINK, "direct", "Simple", group)
+    rate = bandwidth * library.efficiency.get(kind, library.efficiency[NVLINK]) * library.grouped_share
+    sent, own = nbytes * (1 - 1 / ranks), nbytes / ranks
+    copied = own + min(sent, 2.0**24)
+    expected = once + sent / rate + copied / library.copy_rate["direct", "Simple", kind]
+    assert found.seconds == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_largest_own_block_of_an_unequal_all_to_all_is_copied() -> None:
+    """Blocks of 1 and 3 parts among two: as much as is sent is copied, and no buffer is filled twice."""
+    cluster, library = topologies.cluster("dgx_h100"), replace(nccl("2.30"), handover=0.0)
     communicator = Communicator(cluster, cluster.gpus, library)
-    once = library.base("direct", "Simple") + library.hop_latency[NVLINK, "ring", "Simple"]
-    for nbytes, filling in ((2**23, 7 / 8 * 2**23), (2**30, 2**24)):
-        plan = communicator.collective("all_to_all", "ep", tuple(range(8)), float(nbytes))
-        rate = 300e9 * library.efficiency[NVLINK] * library.grouped_share
-        alone = 7 / 8 * nbytes / library.limits["nvlink3"]
-        assert plan.alone == pytest.approx(once + alone + filling / rate, rel=0.02)
-
-
-@pytest.mark.parametrize("ranks", [2, 8])
-def test_warps_are_shared_between_all_blocks_of_an_all_to_all(ranks: int) -> None:
-    """B200: the own block included, so a vector takes the same time among two and among eight."""
-    cluster, library = topologies.cluster("dgx_b200"), replace(nccl("2.30"), handover=0.0)
-    plan = Communicator(cluster, cluster.gpus, library).collective("all_to_all", "ep", tuple(range(ranks)), 2.0**30)
-    assert plan.alone == pytest.approx(2**30 / library.grouped_rate["direct", "Simple", "nvlink5"], rel=0.03)
+    part, copies = 2.0**26, library.copy_rate["direct", "Simple", "nvlink4"]
+    one, three = (
+        communicator.collective("all_to_all", "ep", (0, 1), 4 * part, per_peer=sizes).alone
+        for sizes in ((part, part), (part, 3 * part))
+    )
+    rate = 450e9 * library.efficiency["nvlink4"] * library.grouped_share
+    assert three - one == pytest.approx(2 * part * (1 / rate + 1 / copies))
 
 
 def test_lines_of_ll_pass_on_while_more_come() -> None:
