@@ -19,7 +19,7 @@ from typing import Any
 from clustersim.scenarios.accuracy import gpus, nccl, nccl_tests
 from clustersim.scenarios.accuracy.gpus import A100_PARAMETERS, V100_PARAMETERS
 from clustersim.scenarios.accuracy.provenance import source_of, source_of_table
-from clustersim.scenarios.accuracy.robust_fit import FitRow, Parameter, least_squares
+from clustersim.scenarios.accuracy.robust_fit import TOLERANCE, FitRow, Parameter, least_squares
 from clustersim.scenarios.results.uncertainty import FITS
 from clustersim.scenarios.run.execution import execute
 from clustersim.scenarios.run.processes import Failure
@@ -166,7 +166,7 @@ def _fitted(job: tuple[str, ...]) -> dict[str, float]:
             others = [row for row in rows if row.groups["machine"] not in gpu]
         found: dict[str, float] = {}
         for parameters, part in nccl_tests.stages(others):
-            found |= _by_rows(parameters, [row.given(found) for row in part], begin)
+            found |= _by_rows(parameters, [row.given(found) for row in part], begin, nccl_tests.TOLERANCE)
         return found
     rows = [row for stem in _stems(fit) for row in gpus.rows_of(_table(stem))]
     shipped = _shipped(fit)["parameters"]
@@ -203,13 +203,18 @@ def _without(
     return _by_rows(parameters, [row for row in rows if source_of_table(str(row.groups["data"])) != source], begin)
 
 
-def _by_rows(parameters: Sequence[Parameter], others: Sequence[FitRow], begin: Mapping[str, float]) -> dict[str, float]:
+def _by_rows(
+    parameters: Sequence[Parameter],
+    others: Sequence[FitRow],
+    begin: Mapping[str, float],
+    tolerance: float = TOLERANCE,
+) -> dict[str, float]:
     """Return the values of *parameters* by the rows *others*. Where none informs one, it has its start."""
     informed = [one for one in parameters if any(not row.uses or one.name in row.uses for row in others)]
     names = {one.name for one in informed}
     fixed = {one.name: one.start for one in parameters if one.name not in names}
     at = {one.name: begin.get(one.name, one.start) for one in informed}
-    found = least_squares(informed, [row.given(fixed) for row in others], at).found
+    found = least_squares(informed, [row.given(fixed) for row in others], at, tolerance).found
     return fixed | found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from scipy.linalg import block_diag
 
 from clustersim.scenarios.accuracy.nccl_generations import LANDS
-from clustersim.scenarios.accuracy.nccl_tests import laid, rows, stages
+from clustersim.scenarios.accuracy.nccl_tests import TOLERANCE, laid, rows, stages
 from clustersim.scenarios.accuracy.robust_fit import (
     FOLDS,
     Fit,
@@ -47,7 +47,7 @@ def staged(rows: Sequence[FitRow], begin: Values | None = None) -> Fit:
     several = stages(rows)
     for parameters, part in [one for one in several if one[1]] or several[:1]:
         start = None if begin is None else {one.name: begin.get(one.name, one.start) for one in parameters}
-        fits.append(least_squares(parameters, [row.given(found) for row in part], start))
+        fits.append(least_squares(parameters, [row.given(found) for row in part], start, TOLERANCE))
         found |= fits[-1].found
     parameters = tuple(one for fit in fits for one in fit.parameters)
     both = [row.given({name: found[name] for name in found}) for fit in fits for row in fit.rows]

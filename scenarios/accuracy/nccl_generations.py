@@ -100,16 +100,16 @@ QUANTITIES = (
         for protocol, start in (("LL", 6.6e-6), ("Simple", 8.4e-6))
     ),
     GenerationQuantity(
-        "grouped_rate",
-        500e9,
+        "copy_rate",
+        1020e9,
         100e9,
-        1500e9,
+        5000e9,
         "bytes/s",
-        "what the warps of grouped sends carry, the block to itself included",
-        ("grouped_rate.direct.Simple.{link}",),
+        "grouped sends copy in a rank's memory: its block to itself, and the first chunks out of the buffers",
+        ("copy_rate.direct.Simple.{link}",),
         (("direct", "Simple"),),
         NVLINKS,
-        0.5,
+        0.7,
     ),
     *(
         GenerationQuantity(
@@ -163,7 +163,8 @@ QUANTITIES = (
     ),
 )
 """Starts of latencies are NCCL's own figures. A hop of a tree is taken to be as long as one of a ring. Rates are there
-where channels carry less than links; those of rings start at NCCL's bandwidth of 18 links (SM90_NVLINK_BW,
+where channels carry less than links. That of copies starts at half of what the memory of an A100 carries, since a copy
+reads and writes it (2,039 GB/s, data sheet). Those of rings start at NCCL's bandwidth of 18 links (SM90_NVLINK_BW,
 SM100_NVLINK_BW, topo.h).
 """
 

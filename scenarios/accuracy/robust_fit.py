@@ -171,10 +171,16 @@ class Fit:
         return model.values(at - np.linalg.pinv(curvature) @ gradient)
 
 
-def least_squares(parameters: Sequence[Parameter], rows: Sequence[FitRow], begin: Values | None = None) -> Fit:
+def least_squares(
+    parameters: Sequence[Parameter],
+    rows: Sequence[FitRow],
+    begin: Values | None = None,
+    tolerance: float = TOLERANCE,
+) -> Fit:
     """Return the values of *parameters* with the least robust loss of *rows*.
 
-    The search starts at *begin*, values of a former fit, or at the starts of the parameters. Raises `CalibrationError`
+    The search starts at *begin*, values of a former fit, or at the starts of the parameters, and ends with a step that
+    lowers the loss by less than the share *tolerance*. Raises `CalibrationError`
     if there are no rows.
     """
     if not rows:
@@ -182,7 +188,7 @@ def least_squares(parameters: Sequence[Parameter], rows: Sequence[FitRow], begin
     model = _Model(tuple(parameters), tuple(rows))
     problem = model.problem()
     start = problem.expected if begin is None else model.inner(begin)
-    at = problem.minimum(start, TOLERANCE, SMALLEST_STEP, EVALUATIONS)
+    at = problem.minimum(start, tolerance, SMALLEST_STEP, EVALUATIONS)
     values, slopes = model.values(at), model.slopes(at)
     covariance = _covariance(problem, model.residuals(at), slopes)
     return Fit(model.parameters, model.rows, values, covariance, slopes)

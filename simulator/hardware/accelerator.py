@@ -65,6 +65,10 @@ FLASH_2_BACKWARD = 2.0
 """Speed of FlashAttention-2 in the backward pass, relative to the first, as the software stacks have it (abstract of
 arXiv:2307.08691); forward it counts as the first."""
 
+FLASH_1_HEADS, FLASH_2_HEADS = (32, 64, 128), tuple(range(32, 257, 32))
+"""Head sizes of the kernels of FlashAttention: of the first (Dao-AILab/flash-attention v1.0, csrc/flash_attn/
+fmha_api.cpp, run_fmha_fwd), and of the second, of which any head is padded to a multiple of 32 (flash_api.cpp)."""
+
 CUDNN_COLUMNS = 4128
 """The same of cuDNN's: 8,192 causal positions, the middle of those that were measured."""
 
@@ -75,6 +79,16 @@ take 13.9 ms forward (3 accesses) and 24.5 ms backward (5) in fp16, and 13.8 and
 
 OPERATOR_SECONDS = 8e-6
 """Host time of an eager operator of PyTorch, dispatched from Python: 5 to 10 us (the `launch` of the stack ``ddp``)."""
+
+
+def padded_head(size: int, *, first: bool) -> int:
+    """Return the head size of the kernel of FlashAttention-2, or of the *first*, that takes heads of *size*; *size* if
+    there is none.
+
+    >>> [padded_head(96, first=first) for first in (True, False)], padded_head(80, first=False)
+    ([128, 96], 96)
+    """
+    return next((own for own in (FLASH_1_HEADS if first else FLASH_2_HEADS) if size <= own), size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,8 +444,9 @@ class Accelerator:
     def _flash_arithmetic(self, kernel: Kernel, products: float, software: Software) -> float:
         """Return the seconds of FlashAttention-2, scaled to the kernels of *software*; *products*: at the peak.
 
-        Those made for this GPU are taken at one rate, that at `CUDNN_COLUMNS`: the ratios to FlashAttention-2 hold
-        there, and the start of a tile is not known of them.
+        Heads are padded to a size that there is a kernel for (`padded_head`). Kernels made for this GPU are taken at
+        one rate, that at `CUDNN_COLUMNS`: the ratios to FlashAttention-2 hold there, and the start of a tile is not
+        known of them.
         """
         if kernel.attention == "backward":
             share, start = self.attention_backward * FLASH_2_BACKWARD, self.attention_backward_start
@@ -440,7 +455,10 @@ class Accelerator:
             share, start, speed = self.attention_efficiency, self.attention_start, software.flash_forward
         if software.flash_forward > 1.0 or software.flash_backward > FLASH_2_BACKWARD:
             return self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS, CUDNN_COLUMNS) / speed
-        return self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS) / speed
+        assert kernel.shape is not None
+        head = kernel.shape[3]
+        padded = padded_head(head, first=software.flash_backward < FLASH_2_BACKWARD) / head
+        return padded * self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS) / speed
 
     def _with_starts(
         self, kernel: Kernel, seconds: float, start: float, columns: int, taken: int | None = None

@@ -288,8 +288,8 @@ def candidate(
             for part in step.passes() if algorithm in TREES else [step]:
                 flow = topology.flows(transport, part, share, ceiling)[0]
                 latency += _filling(transport, topology, algorithm, protocol, part, flow)
-        if kind in GROUPED and transport.fills and not step.continues:
-            latency += _copied_out(transport, topology, algorithm, protocol, step, round_busy)
+        if kind in GROUPED and transport.fills:
+            latency += _copied(transport, topology, kind, algorithm, protocol, step, round_busy)
         return PlacedStep(step, latency, flows, round_busy * step.repeat)
 
     latency_factor = transport.latency_factor(kind, algorithm, protocol, nbytes, properties)
@@ -335,23 +335,31 @@ def _crossing(topology: GroupTopology, step: Step) -> int:
     return max(ends.values(), default=0)
 
 
-def _copied_out(
-    transport: Transport, topology: GroupTopology, algorithm: str, protocol: str, step: Step, round_busy: float
+def _copied(
+    transport: Transport,
+    topology: GroupTopology,
+    kind: str,
+    algorithm: str,
+    protocol: str,
+    step: Step,
+    round_busy: float,
 ) -> float:
-    """The seconds in which the last chunks of grouped sends are copied out of the buffers of all channels.
+    """The seconds that grouped sends of *step* take for copies in a rank's memory: of its block to itself, and of what
+    fills its channels' buffers before the first of it is copied out.
 
-    At the rate of the warps where that is known, else at that of the links, which carry the blocks of *step* in
-    *round_busy* seconds. The block of a rank to itself passes no buffer.
+    Without a rate of copies buffers are copied as fast as links fill them, in *round_busy* seconds for all bytes.
     """
-    key, properties = (algorithm, protocol), topology.properties
-    copies, sizes = transport.copies.get(key, 0), transport.chunk_bytes
-    if properties.servers > 1 or properties.inside != NVLINK:
-        sizes = transport.net_chunk_bytes
-    if not copies or key not in sizes:
-        return 0.0
-    held, sent = sizes[key][0] * transport.grouped_channels(topology.rings), step.nbytes * topology.most(step)
-    by_links, by_warps = min(1.0, held / sent) * round_busy, inf
-    rate = transport.warps_rate(algorithm, protocol, properties)
-    if rate < inf:
-        by_warps = min(sent, held * (1 - 1 / properties.ranks)) / rate
-    return copies * min(by_links, by_warps)
+    properties, sent = topology.properties, step.nbytes * topology.most(step)
+    buffered = 0.0 if step.continues else min(sent, _buffers(transport, topology, algorithm, protocol))
+    rate = transport.copy_rate.get((algorithm, protocol, properties.link)) if properties.servers == 1 else None
+    if rate is None:
+        return round_busy * transport.copies.get((algorithm, protocol), 0) * buffered / sent
+    own = step.nbytes if kind == "all_to_all" else 0.0
+    return (own + buffered) / rate
+
+
+def _buffers(transport: Transport, topology: GroupTopology, algorithm: str, protocol: str) -> float:
+    """The bytes of a chunk of all channels of grouped sends, which have a power of two of them."""
+    sizes = transport.net_chunk_bytes if topology.properties.servers > 1 else transport.chunk_bytes
+    chunk = sizes.get((algorithm, protocol), (0.0,))[0]
+    return chunk * (1 << (topology.channels - 1).bit_length())

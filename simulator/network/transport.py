@@ -140,10 +140,10 @@ class Transport:
     *crowding*: (algorithm, protocol) -> share by which starts and hops in a server take longer where blocks have all
     their threads and a second channel is open, as `crowding_factor` says.
     *copies*: (algorithm, protocol) -> passes between the user's and the library's buffers, which fill the pipeline like
-    hops. *round_latency*: the same -> seconds for a chunk of each lane in each round. *grouped_rate*: (algorithm,
-    protocol, kind of NVLink) -> bytes/s of a rank's blocks, that to itself included, which the warps of
-    `MOST_CHANNELS` channels carry together in a server. *grouped_share*: of the rate of links, what grouped sends get
-    of them there.
+    hops. *round_latency*: the same -> seconds for a chunk of each lane in each round. *copy_rate*: (algorithm,
+    protocol, kind of NVLink) -> bytes/s at which a rank copies in its own memory, in a server, what grouped sends do
+    not overlap: its block to itself, and the first chunks out of the buffers. *grouped_share*: of the rate of links,
+    what grouped sends get of them there.
 
     TCP, on links that carry it. *tcp_share*: share of the bandwidth that is payload; 0: as *efficiency* says.
     *tcp_latency*: s for each message between servers beside the others. *tcp_threads*, *tcp_sockets*: threads of a rank
@@ -197,7 +197,7 @@ class Transport:
     lines: Mapping[str, float] = field(default_factory=dict)
     crowding: Mapping[tuple[str, str], float] = field(default_factory=dict)
     copies: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    grouped_rate: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    copy_rate: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     grouped_share: float = 1.0
     chunk_bytes: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
     chunks_for_depth: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
@@ -465,8 +465,5 @@ class Transport:
         keys = [(name, protocol, place) for name in (algorithm, "any") for place in (where, "any")]
         keys.append((algorithm, protocol, group.link))
         most = min(limit * self.share(kind, algorithm, protocol, group), *(self.ceilings.get(key, inf) for key in keys))
-        if kind == "all_to_all" and group.servers == 1:
-            # a part of the warps is for the block to itself, which no link carries
-            most = min(most, self.warps_rate(algorithm, protocol, group) * (1 - 1 / group.ranks))
         of_a_ring = self.ring_ceilings.get((algorithm, protocol, group.link), (inf,))
         return min(most, group.rings * of_a_ring[min(group.servers, len(of_a_ring)) - 1])

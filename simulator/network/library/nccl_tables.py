@@ -130,6 +130,11 @@ COPIES = {("nvls", "Simple"): 1, ("direct", "Simple"): 1}
 all_reduce.h, RunWorkColl of NVLS, "2.30"), one more than the two hops. Grouped sends and receives: the receiver copies
 chunks out of its buffer (src/collectives/device/sendrecv.h, v2.14.3)."""
 
+NOT_COPIED = {("direct", "Simple")}
+"""What releases 2.27 and 2.29 do not show at the rate of the links: all-to-alls of 16 to 512 MiB on A100, H100 and B200
+take bytes over rate and 20 to 30 us, where the first chunks of all channels would take 40 to 80 us more. Over NVLink
+they are copied at `Transport.copy_rate` (aiconfigurator)."""
+
 ROUND_BYTES = {("ring", "Simple"): 2.0**21}
 """ALLREDUCE_CHUNKSTEPS, NCCL_STEPS / 2, of the slots of a channel's buffer (src/include/collectives.h, v2.10.3): over
 tens of ms of latency chunks travel longer than it takes to send them."""

@@ -30,7 +30,7 @@ UNITS: Mapping[str, tuple[Any, str]] = {
     "hop_latency": (Time, "time"),
     "reporting": (Time, "time"),
     "net_overhead": (Time, "time"),
-    "grouped_rate": (Bandwidth, "bandwidth"),
+    "copy_rate": (Bandwidth, "bandwidth"),
     "message_bytes": (Amount, "size"),
     "plateau_bytes": (Amount, "size"),
     "attainable": (Bandwidth, "bandwidth"),

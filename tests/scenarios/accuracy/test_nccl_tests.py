@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from clustersim.scenarios.accuracy.imported_measurements import fit_tables
+from clustersim.scenarios.accuracy.nccl import staged
 from clustersim.scenarios.accuracy.nccl_tests import PARAMETERS, predicted, rows, stages, values_of
 from clustersim.scenarios.accuracy.robust_fit import HUBER, FitRow
 from clustersim.scenarios.commands.command_line import run
@@ -76,6 +77,14 @@ def test_no_other_value_of_a_parameter_fits_better(name: str, measured: list[Fit
         return known**2 / 2 + sum(size**2 / 2 if size < bend else bend * (size - bend / 2) for size in sizes)
 
     assert loss(1.0) < min(loss(0.9), loss(1.1))
+
+
+@pytest.mark.exhaustive
+def test_the_shipped_values_are_those_that_the_fit_finds(measured: list[FitRow]) -> None:
+    """From NCCL's own figures, as `clustersim calibrate` makes the file, and from the shipped values: no value of the
+    file was set by hand, and there is no other minimum beside it."""
+    for begin in (None, shipped()):
+        assert staged(measured, begin).found == pytest.approx(shipped(), rel=2e-3)
 
 
 def test_small_vectors_show_the_host_that_launches_on_every_gpu_in_turn() -> None:

@@ -72,7 +72,7 @@ def test_what_stands_in_anothers_place_may_be_replaced_in_turn():
 @pytest.mark.parametrize(("which", "gain"), [("forward", 1.5), ("backward", 3.0)])
 def test_a_stack_brings_its_own_fused_attention(which: Literal["forward", "backward"], gain: float) -> None:
     gpu = replace(GPU, sms=1, attention_efficiency=0.5, attention_backward=0.25)
-    fused = Kernel(8e12, 0.0, (1, 100, 100, 100), "fp32", attention=which)
+    fused = Kernel(8e12, 0.0, (1, 100, 100, 128), "fp32", attention=which)
     product = Kernel(8e12, 0.0, (1, 128, 128, 100), "fp32")
     stack = Software(flash_forward=1.5, flash_backward=3.0)
     assert gpu.seconds([fused]) == pytest.approx(gain * gpu.seconds([fused], stack))
@@ -128,6 +128,21 @@ def test_a_tile_of_attention_costs_its_start_beside_its_scores() -> None:
         scores = 2 * 2 * 8 * 4096 * columns * 128 / 1e13
         starts = tiles * 4e-6 / 10 * (1 - columns / ATTENTION_COLUMNS)
         assert gpu.seconds([kernel]) == pytest.approx(scores + starts)
+
+
+@pytest.mark.parametrize(("backward", "sizes"), [(1.0, {48: 64, 96: 128, 128: 128}), (2.0, {48: 64, 80: 96, 96: 96})])
+def test_heads_are_padded_to_a_size_that_flash_attention_has(backward: float, sizes: dict[int, int]) -> None:
+    """The first has kernels for 32, 64 and 128, the second for multiples of 32."""
+    gpu = device(GPUS, "a100_80gb").accelerator()
+    stack = Software(flash_backward=backward)
+
+    def seconds(head: int, which: str) -> float:
+        kernel = Kernel(1.0, 0.0, (EXECUTED[which] * 32, 4096, 2112, head), "bf16", attention=which)  # type: ignore[arg-type]
+        return gpu.seconds([kernel], stack)
+
+    for head, padded in sizes.items():
+        for which in EXECUTED:
+            assert seconds(head, which) == pytest.approx(seconds(padded, which))
 
 
 # TFLOP/s of causal attention, forward and backward, of 32, 32 and 16 heads of 128 on one H200 with torch 2.11

@@ -307,33 +307,63 @@ def _call(gpu: str, method: str, *, backward: bool) -> float:
     return timeline.step_time / (8 if method == "ideal" else 1)
 
 
-def _errors() -> list[float]:
-    """zhuzilin/ring-flash-attention, README.md: each method relative to one GPU's flash attention."""
-    measured: dict[tuple[str, bool], dict[str, float]] = {}
+Calls = dict[tuple[str, bool, str], tuple[float, float]]
+"""(predicted, measured) seconds by GPU, whether backward, and method."""
+
+
+@pytest.fixture(scope="module")
+def calls() -> Calls:
+    """zhuzilin/ring-flash-attention, README.md; *ideal*: flash attention on one GPU, divided by eight."""
+    if not DATA.exists():
+        pytest.skip("the measurements lie beside the repository")
+    found: Calls = {}
     for row in csv.DictReader(DATA.open()):
-        if "batch API" in row["model"]:
-            place = measured.setdefault((row["hardware"], "backward" in row["model"]), {})
-            place[row["method"].split()[0].strip(":")] = 1 / float(row["value"])
-    assert len(measured) == 4
-    errors = []
-    for (gpu, backward), seconds in measured.items():
-        ideal = _call(gpu, "ideal", backward=backward)
-        for method in ("ring", "zigzag"):
-            ratio = _call(gpu, method, backward=backward) / ideal
-            errors.append(ratio / (seconds[method] / seconds["ideal"]) - 1)
-    return errors
+        gpu, backward, method = row["hardware"], "backward" in row["model"], row["method"].split()[0].strip(":")
+        if "batch API" in row["model"] and method in ("ideal", "ring", "zigzag"):
+            found[gpu, backward, method] = _call(gpu, method, backward=backward), 1 / float(row["value"])
+    assert len(found) == 12
+    return found
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="the measurements lie beside the repository")
+def test_measured_calls_of_ring_attention(calls: Calls) -> None:
+    """10 % in the mean; without the start of a tile it would be 24 %."""
+    errors = [abs(predicted / measured - 1) for predicted, measured in calls.values()]
+    assert sum(errors) / len(errors) < 0.12
+
+
+def _relative_errors(calls: Calls) -> list[float]:
+    """The errors of ring and zigzag relative to the ideal call."""
+    relative = {
+        (gpu, backward, method): [
+            seconds / ideal for seconds, ideal in zip(pair, calls[gpu, backward, "ideal"], strict=True)
+        ]
+        for (gpu, backward, method), pair in calls.items()
+    }
+    return [predicted / measured - 1 for predicted, measured in relative.values() if predicted != 1.0]
+
+
+def test_measured_blocks_run_faster_than_one_long_call(calls: Calls) -> None:
+    """A ring computes 7.5 blocks, a zigzag and the ideal 4: whatever sums and messages take, the two differ by 7/8 of
+    the ideal if a block runs as fast as a long call. So it is here; measured forward it is 0.83 to 0.85 of that.
+    """
+    for gpu in ("8xH800", "8xA100"):
+        ideal, ring, zigzag = (calls[gpu, False, method] for method in ("ideal", "ring", "zigzag"))
+        predicted, measured = ((b - c) / (7 / 8 * a) for a, b, c in zip(ideal, ring, zigzag, strict=True))
+        assert predicted == pytest.approx(1.0, abs=0.02)
+        assert 0.82 < measured < 0.86
+
+
 @pytest.mark.xfail(
-    strict=True, reason="6.5 % in the mean since each tile of attention has a start, as measured on an H200"
+    strict=True,
+    reason="6.5 % in the mean, since measured blocks take 15 to 17 % less than their part of one long call; without "
+    "starts of tiles it would be 3.8 %, by calls that are 24 % off instead of 10 %",
 )
-def test_measured_ring_attention() -> None:
-    errors = _errors()
+def test_measured_ring_attention(calls: Calls) -> None:
+    errors = _relative_errors(calls)
+    assert len(errors) == 8
     assert sum(map(abs, errors)) / len(errors) < 0.05
 
 
-@pytest.mark.skipif(not DATA.exists(), reason="the measurements lie beside the repository")
-@pytest.mark.xfail(strict=True, reason="two of eight are 9 to 10 % off")
-def test_each_measured_ring_attention() -> None:
-    assert max(map(abs, _errors())) < 0.08
+@pytest.mark.xfail(strict=True, reason="three of eight are 9 to 10 % off, rings of long blocks")
+def test_each_measured_ring_attention(calls: Calls) -> None:
+    assert max(map(abs, _relative_errors(calls))) < 0.08

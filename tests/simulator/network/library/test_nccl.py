@@ -24,6 +24,7 @@ from clustersim.simulator.network.library.nccl_tables import (
     TREE_LL128,
     VERSIONS,
 )
+from clustersim.simulator.network.library.tuner import steps
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.network.transport import NET, NVLINK, GroupProperties, Transport
 from clustersim.topologies.uniform_and_tree import uniform
@@ -316,46 +317,40 @@ def test_amazons_first_fabric_passes_three_fifths_of_its_ports(nodes: int, secon
     assert seconds(cluster, 8 * nodes, 2.0**30) == pytest.approx(seconds_measured, rel=0.05)
 
 
-def test_grouped_sends_fill_the_buffers_of_their_channels_before_they_are_copied_out() -> None:
-    """Eight A100: 32 channels of 512 KiB, so a block of up to 16 MiB passes twice, and of 1 GiB 14 MiB do, without the
-    share of the block that a rank has for itself; the warps copy them, which no link limits.
-    """
-    cluster, library = topologies.cluster("dgx_a100_80gb"), replace(nccl(), handover=0.0)
+@pytest.mark.parametrize(
+    ("preset", "version", "ranks"), [("dgx_a100_80gb", "2.10", 8), ("dgx_h100", "2.30", 4), ("dgx_b200", "2.30", 2)]
+)
+@pytest.mark.parametrize("nbytes", [2.0**23, 2.0**30])
+def test_grouped_sends_copy_their_own_block_and_what_fills_their_buffers(
+    preset: str, version: str, ranks: int, nbytes: float
+) -> None:
+    """32 channels of 512 KiB: of a vector 16 MiB are copied out after they came, or all of it."""
+    cluster, library = topologies.cluster(preset), replace(nccl(version), handover=0.0)
+    topology = GroupTopology(cluster, cluster.gpus[:ranks], library)
+    taken = steps("direct", "all_to_all", topology.group, nbytes, 0)
+    found = candidate(library, topology, "all_to_all", "direct", "Simple", taken, nbytes)
+    of_gpu = cluster.links[cluster.route(*cluster.gpus[:2])[0]]
+    kind, bandwidth = of_gpu.kind, of_gpu.bandwidth
+    group = GroupProperties(ranks, 1, NVLINK, kind)
+    once = library.base("direct", "Simple", kind) + library.message(0.0, NVLINK, "direct", "Simple", group)
+    rate = bandwidth * library.efficiency.get(kind, library.efficiency[NVLINK]) * library.grouped_share
+    sent, own = nbytes * (1 - 1 / ranks), nbytes / ranks
+    copied = own + min(sent, 2.0**24)
+    expected = once + sent / rate + copied / library.copy_rate["direct", "Simple", kind]
+    assert found.seconds == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_largest_own_block_of_an_unequal_all_to_all_is_copied() -> None:
+    """Blocks of 1 and 3 parts among two: as much as is sent is copied, and no buffer is filled twice."""
+    cluster, library = topologies.cluster("dgx_h100"), replace(nccl("2.30"), handover=0.0)
     communicator = Communicator(cluster, cluster.gpus, library)
-    once = library.base("direct", "Simple") + library.hop_latency[NVLINK, "ring", "Simple"]
-    channels, warps = library.limits["nvlink3"], library.grouped_rate["direct", "Simple", "nvlink3"]
-    for nbytes, copied in ((2.0**23, 7 / 8 * 2**23), (2.0**30, 7 / 8 * 2**24)):
-        plan = communicator.collective("all_to_all", "ep", tuple(range(8)), nbytes)
-        assert plan.alone == pytest.approx(once + 7 / 8 * nbytes / channels + copied / warps, rel=1e-6)
-
-
-def test_grouped_sends_over_pcie_hold_chunks_of_128_kib() -> None:
-    """Two L40S have two channels: 256 KiB are copied out at the rate of the links, which is all that is known."""
-    server = {"preset": "rtx_4090_workstation", "node": {"accelerator": "l40s", "accelerators": 2}}
-    cluster, library = topologies.cluster(server), replace(nccl("2.30"), handover=0.0)
-    communicator = Communicator(cluster, cluster.gpus, library)
-    held, rate = (communicator.collective("all_to_all", "ep", (0, 1), size).alone for size in (2.0**28, 2.0**29))
-    latency = 2 * held - rate
-    bare = Communicator(cluster, cluster.gpus, replace(library, copies={}))
-    once = 2 * bare.collective("all_to_all", "ep", (0, 1), 2.0**28).alone
-    once -= bare.collective("all_to_all", "ep", (0, 1), 2.0**29).alone
-    assert latency - once == pytest.approx(2 * 2**17 * (rate - held) / 2**27, rel=1e-6)
-
-
-def test_a_gpu_with_fewer_nvlinks_has_fewer_warps_for_grouped_sends() -> None:
-    """Two H800 have 8 links and 16 channels, two H100 18 links and 32: NCCL takes a power of two."""
-    library = nccl("2.30")
-    each = [GroupProperties(2, 1, NVLINK, "nvlink4", rings=rings) for rings in (8, 18)]
-    h800, h100 = (library.warps_rate("direct", "Simple", group) for group in each)
-    assert h100 == 2 * h800 == library.grouped_rate["direct", "Simple", "nvlink4"]
-
-
-@pytest.mark.parametrize("ranks", [2, 8])
-def test_warps_are_shared_between_all_blocks_of_an_all_to_all(ranks: int) -> None:
-    """B200: the own block included, so a vector takes the same time among two and among eight."""
-    cluster, library = topologies.cluster("dgx_b200"), replace(nccl("2.30"), handover=0.0)
-    plan = Communicator(cluster, cluster.gpus, library).collective("all_to_all", "ep", tuple(range(ranks)), 2.0**30)
-    assert plan.alone == pytest.approx(2**30 / library.grouped_rate["direct", "Simple", "nvlink5"], rel=0.03)
+    part, copies = 2.0**26, library.copy_rate["direct", "Simple", "nvlink4"]
+    one, three = (
+        communicator.collective("all_to_all", "ep", (0, 1), 4 * part, per_peer=sizes).alone
+        for sizes in ((part, part), (part, 3 * part))
+    )
+    rate = 450e9 * library.efficiency["nvlink4"] * library.grouped_share
+    assert three - one == pytest.approx(2 * part * (1 / rate + 1 / copies))
 
 
 def test_lines_of_ll_pass_on_while_more_come() -> None:
