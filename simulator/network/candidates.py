@@ -19,6 +19,7 @@ from clustersim.simulator.hardware.links import connection_limit
 from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.network.rings_and_tori import group_of, torus_of
 from clustersim.simulator.network.routes import (
+    MOST_CHANNELS,
     LinkLoad,
     group_properties,
     link_load,
@@ -26,7 +27,7 @@ from clustersim.simulator.network.routes import (
     route,
 )
 from clustersim.simulator.network.step import Group, Step
-from clustersim.simulator.network.transport import GROUPED, MOST_CHANNELS, NET, NVLINK, GroupProperties, Transport
+from clustersim.simulator.network.transport import GROUPED, NET, GroupProperties, Transport
 from clustersim.simulator.reading.dataclass import dataclass
 
 TREES = "tree", "nvls_tree"

@@ -25,6 +25,9 @@ NVLINK_BANDWIDTH = 25e9
 """bytes/s of one link of NVLink 2 to 4 in one direction (V100, A100 and H100 data sheets: 150, 300, 450 GB/s of 6, 12,
 18 links)."""
 
+MOST_CHANNELS = 32
+"""MAXCHANNELS, NVIDIA/nccl src/include/devcomm.h, v2.10.3."""
+
 
 @dataclass(frozen=True, eq=False)
 class LinkLoad:

@@ -18,9 +18,6 @@ from clustersim.simulator.reading.dataclass import dataclass
 NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
 """Link classes, as in NCCL (src/graph/tuning.cc, NCCL_HW_*)."""
 
-MOST_CHANNELS = 32
-"""MAXCHANNELS, NVIDIA/nccl src/include/devcomm.h, v2.10.3."""
-
 _CLASSES = {
     **dict.fromkeys(("nvlink", "infinity_fabric", "ici", "neuronlink", "gaudi"), NVLINK),
     **dict.fromkeys(("pcie", "upi", "qpi", "xgmi"), PCI),
@@ -444,19 +441,6 @@ class Transport:
         fixed, for_each_rank = self.channel_bytes.get((algorithm, protocol), (0.0, 0.0))
         each = fixed + for_each_rank * ranks
         return min(most, max(1, int(nbytes / each))) if each else most
-
-    def grouped_channels(self, rings: int) -> int:
-        """Return the channels of grouped sends in a group of so many *rings*: a power of two.
-
-        >>> [Transport("x", blocks=2).grouped_channels(rings) for rings in (8, 12, 18)]
-        [16, 32, 32]
-        """
-        return 1 << (min(self.blocks * rings, MOST_CHANNELS) - 1).bit_length()
-
-    def warps_rate(self, algorithm: str, protocol: str, group: GroupProperties) -> float:
-        """Return the bytes/s that the warps of all channels of grouped sends copy; infinite where it is not known."""
-        rate = self.grouped_rate.get((algorithm, protocol, group.link), inf) if group.servers == 1 else inf
-        return rate * self.grouped_channels(group.rings) / MOST_CHANNELS
 
     def ceiling(self, kind: str, algorithm: str, protocol: str, group: GroupProperties) -> float:
         """Return the most data (bytes/s) that all channels of a rank carry together."""

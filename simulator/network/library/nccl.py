@@ -23,6 +23,7 @@ from clustersim.simulator.network.library.nccl_tables import (
     LINES,
     NET_CHUNK_BYTES,
     NET_CHUNKS_FOR_DEPTH,
+    NOT_COPIED,
     PROTOCOLS,
     RING_LL128,
     ROUND_BYTES,
@@ -110,10 +111,6 @@ pass 1 GiB at 31.8 and 29.6 of 50 GB/s (nccl-tests, July 2022: NVIDIA/nccl, issu
 NVLINKS = {"nvlink4": 20.6 / 25, "nvlink5": 40.1 / 50}
 """Shares of the data sheet's bandwidth by the later generations: SM90_NVLINK_BW, SM100_NVLINK_BW (topo.h)."""
 
-AMPERE_LINK = {"nvlink3": 20.0 / 25}
-"""The same of the A100: SM80_NVLINK_BW (topo.h, since v2.18). Earlier releases choose by 22 of 25 GB/s, as on the V100,
-and pass bytes over the same links."""
-
 XGMI = {"infinity_fabric": 36 / 50, "infinity_fabric4": 48 / 64, "infinity_fabric4_38g": 48 / 64}
 """MI200_XGMI_WIDTH and GFX94X_XGMI_WIDTH, GB/s of a link of 50 and of 64 (ROCm/rccl, src/graph/topo.h); the MI350's, of
 the same generation and faster, are taken to have the share of the MI300's."""
@@ -187,13 +184,12 @@ def nccl(version: str = "2.10") -> Transport:
     library = replace(
         bare,
         ceilings=ceilings,
-        efficiency={**bare.efficiency, **AMPERE_LINK},
         shares={**bare.shares, (nccl_tables.SHARP, "Simple", True): nccl_tables.SHARP_STREAMING},
         overlapped_latency=True,
         chains_by_rank=False,
         fills=True,
         blind=False,
-        copies=COPIES,
+        copies={key: n for key, n in COPIES.items() if key not in NOT_COPIED or version != NVLS_VERSION},
         limits=AMPERE_LIMIT,
         attainable={**PCIE, **PCIE_BY_HOST},
         slices=SLICES,
