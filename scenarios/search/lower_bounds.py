@@ -80,29 +80,37 @@ def _after(estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer
     software, training, derived = variant.software, variant.specification.training, variant.derived
     if estimator.share(variant).optimizer_seconds is not None or training is None:
         return 0.0
-    own, layout = estimator.pipeline(variant.specification).stages, derived.layouts[0]
-    width, reduced = _widths(estimator, variant)
+    own = estimator.pipeline(variant.specification).stages
+    per_tensor = software.host_seconds_per_tensor if training.offload is None else 0.0
     kinds = variant.specification.parallelism.data.exchanges_after(software)
     if computing or derived.replicas == 1 or derived.degree("cp") > 1:
         kinds = ()
+    sizes, network = list[tuple[str, int]](), 0
+    if kinds:
+        width, reduced = _widths(estimator, variant)
+        sizes = [(kind, width if kind == "all_gather" else reduced) for kind in kinds]
+        network = id(estimator.network(derived))
 
     def seconds() -> float:
         """Return those of the rank with the least; a bucket takes no less time than its share of all bytes at once."""
+        tensors = _of_stages(estimator, "tensors", stages, (), lambda layer: sum(one.trainable for one in layer.tensors))
+        trained = _of_stages(estimator, "trained", stages, (), lambda layer: _reduced(layer).trained.parameters)
         least = inf
         for number, of_rank in enumerate(own):
-            layers = [layer for stage in of_rank for layer in stages[stage]]
-            tensors = sum(tensor.trainable for layer in layers for tensor in layer.tensors)
-            found = software.host_seconds_per_tensor * tensors if training.offload is None else 0.0
-            weights = [Weights(layer.name, layer.tensors).over(REPLICAS).trained for layer in layers]
-            for kind in kinds:
-                each = width if kind == "all_gather" else reduced
-                nbytes = float(sum(one.parameters for one in weights) * each)
+            found = per_tensor * sum(tensors[stage] for stage in of_rank)
+            for kind, width in sizes:
+                nbytes = float(sum(trained[stage] for stage in of_rank) * width)
                 found += _exchange(estimator, derived, kind, nbytes, number).alone if nbytes else 0.0
             least = min(least, found)
         return least
 
-    key = id(stages), id(own), tuple(kinds), width, reduced, tuple(layout.degrees.items()), software
+    key = id(stages), id(own), tuple(sizes), per_tensor, tuple(derived.layouts[0].degrees.items()), network
     return software.load_seconds + estimator.once("after", key, seconds)
+
+
+def _reduced(layer: Layer) -> Weights:
+    """Return the weights of *layer* that replicas share."""
+    return Weights(layer.name, layer.tensors).over(REPLICAS)
 
 
 def _widths(estimator: Estimator, variant: BuiltScenario) -> tuple[int, int]:
@@ -152,24 +160,27 @@ def _exchanged(estimator: Estimator, variant: BuiltScenario, stages: list[list[L
     own = estimator.pipeline(variant.specification).stages[number]
 
     def exchanges() -> dict[str, Exchanges]:
-        weights = [Weights(layer.name, layer.tensors).over(REPLICAS) for stage in own for layer in stages[stage]]
+        counts, first = _alike(estimator, "layers", stages, content)
+        several = sum((counts[stage] for stage in own), Counter[Hashable]())
+        weights = [(count, _reduced(first[key])) for key, count in several.items()]
         sizes = {
-            "all_gather": [one.gathered(width) for one in weights if one.parameters],
-            "reduce_scatter": [float(one.trained.parameters * reduced) for one in weights if one.trained.parameters],
+            "all_gather": [(count, one.gathered(width)) for count, one in weights if one.parameters],
+            "reduce_scatter": [
+                (count, float(one.trained.parameters * reduced)) for count, one in weights if one.trained.parameters
+            ],
         }
         found = {}
-        for kind, several in sizes.items():
-            plans = {size: _exchange(estimator, derived, kind, size, number) for size in set(several)}
-            each = [plans[size] for size in several]
+        for kind, each in sizes.items():
+            plans = [(count, _exchange(estimator, derived, kind, size, number)) for count, size in each]
             found[kind] = Exchanges(
-                sum(plan.alone for plan in each),
-                max((plan.alone for plan in each), default=0.0),
-                sum(plan.alone * plan.sms for plan in each),
-                max((plan.sms for plan in each), default=0.0),
+                sum(count * plan.alone for count, plan in plans),
+                max((plan.alone for _, plan in plans), default=0.0),
+                sum(count * plan.alone * plan.sms for count, plan in plans),
+                max((plan.sms for _, plan in plans), default=0.0),
             )
         return found
 
-    key = id(stages), number, tuple(derived.layouts[0].degrees.items()), width, reduced
+    key = id(stages), number, tuple(derived.layouts[0].degrees.items()), width, reduced, id(estimator.network(derived))
     found = estimator.once("exchanges", key, exchanges)
     times = {kind: counts.get(kind, 0) * derived.micro_batches for kind in found}
     held = sum(times[kind] * one.held for kind, one in found.items())

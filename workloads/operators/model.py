@@ -222,13 +222,14 @@ class OperatorLayer(Layer):
     )
 
     def again(self, name: str) -> OperatorLayer:
-        """A layer *name* of the same operators, which shares what is known of their kernels."""
+        """A layer *name* of the same operators, which shares what is known of them."""
         other = replace(self, name=name)
         object.__setattr__(other, "_kernels", self._kernels)
         object.__setattr__(other, "_segments", self._segments)
+        other.__dict__["tensors"] = self.tensors
         return other
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """The tensors of all operators, in order."""
         return tuple(tensor for operator in self.operators for tensor in operator.tensors)
