@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
@@ -29,57 +29,84 @@ ALMOST = 1 - 1e-9
 """Factor on a lower bound, so that it stays one if sums are rounded."""
 
 
-def least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> float:
+def kernel_seconds(estimator: Estimator, variant: BuiltScenario) -> float:
+    """Return a lower bound of the estimated step time from kernels alone: it needs no simulation.
+
+    It is that of `least_seconds` without launches and exchanges.
+    """
+    return _least_seconds(estimator, variant, computing=True)
+
+
+def least_seconds(estimator: Estimator, variant: BuiltScenario) -> float:
     """Return a lower bound of the estimated step time: the computation of the rank with most of it.
 
     A rank begins when the first micro-batch has passed the stages before its first one, and after its last backward
-    pass the gradient passes the same stages back. An asynchronous order has the bound 0. *computing*: the bound of
-    kernels alone, which is lower and needs no simulation; otherwise exchanges within layers count too, and the gathers
-    of parameters, if they take longer.
+    pass the gradient passes the same stages back. An asynchronous order has the bound 0. Exchanges within layers count
+    too, and the gathers of parameters, if they take longer.
     """
-    parallelism, training, derived = variant.specification.parallelism, variant.specification.training, variant.derived
-    assert training is not None
-    pipeline = estimator.pipeline(variant.specification)
+    return _least_seconds(estimator, variant, computing=False)
+
+
+def _least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bool) -> float:
+    derived, pipeline = variant.derived, estimator.pipeline(variant.specification)
     if pipeline.asynchronous or derived.by_stage:
         return 0.0
-    share = estimator.share(variant)
-    prices = estimator.computing(variant) if computing else estimator.prices(variant)
-    again = {"full": "F", "selective": AGAIN, "operators": AGAIN}.get(
-        "" if parallelism.recomputes_stages else training.recompute_method, ""
-    )
-    layers = estimator.stages(share, parallelism)
-
-    def seconds(phases: str, end_phases: str) -> list[float]:
-        """Return the seconds of *phases* of each stage; of *end_phases* of the layers that are never recomputed."""
-        counts, first = _alike(estimator, "layers", layers, content)
-        each = {
-            key: sum(prices[key].seconds[phase] for phase in (end_phases if layer.kind in ENDS else phases))
-            for key, layer in first.items()
-        }
-        return [sum(count * each[key] for key, count in own.items()) for own in counts]
-
-    def of_stages() -> tuple[list[float], list[float], list[float]]:
-        """Return the seconds of a micro-batch on each stage: forward, backward if that is not split, and all."""
-        backward = "" if pipeline.splits else "B"
-        return seconds("F", "F"), seconds(backward, backward), seconds(pipeline.phases + again, pipeline.phases)
-
-    key = id(layers), id(prices), pipeline.phases, pipeline.splits, again
-    forwards, backwards, totals = estimator.once("seconds of stages", key, of_stages)
+    layers = estimator.stages(estimator.share(variant), variant.specification.parallelism)
+    of_stages = stage_seconds(estimator, variant, computing=computing)
+    forwards, backwards = of_stages.phases["F"], of_stages.phases["B"]
     least = 0.0
     for number, stages in enumerate(pipeline.stages):
         first = min(stages)
-        outside = sum(forwards[:first]) + sum(backwards[:first])
-        busy = derived.micro_batches * sum(totals[stage] for stage in stages)
+        outside = sum(forwards[:first]) + (0.0 if pipeline.splits else sum(backwards[:first]))
+        busy = derived.micro_batches * sum(of_stages.totals[stage] for stage in stages)
         beside = NOTHING if computing else _exchanged(estimator, variant, layers, number)
         least = max(least, outside + busy, beside.gathering, outside * beside.left + busy + beside.lost)
-    return (least + _after(estimator, variant, layers, computing=computing)) * ALMOST
+    return (least + seconds_after(estimator, variant, computing=computing)) * ALMOST
 
 
-def _after(estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer]], *, computing: bool) -> float:
+@dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """The seconds of a micro-batch on each stage: of each phase, of what is computed *again*, and all, *totals*."""
+
+    phases: Mapping[str, Sequence[float]]
+    again: Sequence[float]
+    totals: Sequence[float]
+
+
+def stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> StageSeconds:
+    """Return the seconds of the stages of *variant*; with *computing*, of kernels alone."""
+    parallelism, training = variant.specification.parallelism, variant.specification.training
+    assert training is not None
+    pipeline, share = estimator.pipeline(variant.specification), estimator.share(variant)
+    prices = estimator.computing(variant) if computing else estimator.prices(variant)
+    method = "" if parallelism.recomputes_stages else training.recompute_method
+    again = {"full": "F", "selective": AGAIN, "operators": AGAIN}.get(method, "")
+    layers = estimator.stages(share, parallelism)
+
+    def seconds(phase: str, layers_of: Callable[[Layer], bool] = lambda layer: True) -> list[float]:
+        """Return the seconds of *phase* of each stage, of some of its layers."""
+        counts, first = _alike(estimator, "layers", layers, content)
+        each = {key: prices[key].seconds[phase] for key, layer in first.items() if layers_of(layer)}
+        return [sum(count * each.get(key, 0.0) for key, count in own.items()) for own in counts]
+
+    def of_stages() -> StageSeconds:
+        phases = {phase: seconds(phase) for phase in ("FIW" if pipeline.splits else "FB")}
+        phases.setdefault("B", [0.0] * len(layers))
+        # embedding and head are never recomputed
+        repeated = seconds(again, lambda layer: layer.kind not in ENDS) if again else [0.0] * len(layers)
+        each = zip(*(phases[phase] for phase in pipeline.phases), repeated, strict=True)
+        return StageSeconds(phases, repeated, [sum(several) for several in each])
+
+    return estimator.once("stage seconds", (id(layers), id(prices), pipeline.phases, pipeline.splits, again), of_stages)
+
+
+def seconds_after(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> float:
     """Return the seconds of the host, and unless *computing* of exchanges, that end a step on each rank at least."""
     software, training, derived = variant.software, variant.specification.training, variant.derived
-    if estimator.share(variant).optimizer_seconds is not None or training is None:
+    share = estimator.share(variant)
+    if share.optimizer_seconds is not None or training is None:
         return 0.0
+    stages = estimator.stages(share, variant.specification.parallelism)
     own = estimator.pipeline(variant.specification).stages
     per_tensor = software.host_seconds_per_tensor if training.offload is None else 0.0
     kinds = variant.specification.parallelism.data.exchanges_after(software)

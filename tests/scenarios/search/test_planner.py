@@ -68,7 +68,8 @@ def test_the_best_of_a_random_job_is_among_those_simulated(seed: int) -> None:
     planner = Planner(random_job(seed))
     planner.bound(planner.candidates)
     best = {one.candidate.key for one in planner.best()}
-    quickest = sorted(planner.open, key=lambda one: planner.bounds[one.key].seconds)[:40]
+    bounds = dict(zip([one.key for one in planner.open], planner.least_seconds(planner.open), strict=True))
+    quickest = sorted(planner.open, key=lambda one: bounds[one.key])[:40]
     planner.estimate(quickest)
     fitting = [one for one in quickest if not planner.kind(one)]
     assert min(planner.simulate(fitting), key=lambda one: one.value).candidate.key in best
