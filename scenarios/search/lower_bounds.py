@@ -120,7 +120,9 @@ def seconds_after(estimator: Estimator, variant: BuiltScenario, *, computing: bo
 
     def seconds() -> float:
         """Return those of the rank with the least; a bucket takes no less time than its share of all bytes at once."""
-        tensors = _of_stages(estimator, "tensors", stages, (), lambda layer: sum(one.trainable for one in layer.tensors))
+        tensors = _of_stages(
+            estimator, "tensors", stages, (), lambda layer: sum(one.trainable for one in layer.tensors)
+        )
         trained = _of_stages(estimator, "trained", stages, (), lambda layer: _reduced(layer).trained.parameters)
         least = inf
         for number, of_rank in enumerate(own):

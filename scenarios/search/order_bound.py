@@ -21,7 +21,7 @@ from clustersim.scenarios.search.lower_bounds import (
     seconds_after,
     stage_seconds,
 )
-from clustersim.simulator.schedule.pipeline_order import Action, Order, needs, slots
+from clustersim.simulator.schedule.pipeline_order import Order, needs, slots
 
 
 def seconds_in_order(estimator: Estimator, variant: BuiltScenario) -> float:

@@ -146,9 +146,7 @@ class Frontier:
             some: list[int] = []
             while self._heap and self._heap[0][1] == level and len(some) < REFINED_AT_ONCE:
                 some.append(heappop(self._heap)[2])
-            for number, bound in zip(
-                some, self._better[level]([self._candidates[one] for one in some]), strict=True
-            ):
+            for number, bound in zip(some, self._better[level]([self._candidates[one] for one in some]), strict=True):
                 heappush(self._heap, (bound, level + 1, number))
 
 
@@ -213,7 +211,9 @@ class Planner:
         while left and len(found) < most:
             some, left = left[:REFINED_AT_ONCE], left[REFINED_AT_ONCE:]
             for level in range(len(LEVELS)):
-                some = [one for one, least in zip(some, self.least_seconds(some, level), strict=True) if least < seconds]
+                some = [
+                    one for one, least in zip(some, self.least_seconds(some, level), strict=True) if least < seconds
+                ]
             found += some
         return found[:most]
 

@@ -69,6 +69,8 @@ def held_at_most(program: Program, host: bool) -> MostHeld:
     """
     used = {name for op in program.distinct() for name in (*op.allocates, *op.frees)} | set(program.resident)
     names = [name for name in _categories(used) if (program.on == "host" or name.startswith(HOST)) == host]
+    if not names:
+        return MostHeld(0.0, 0.0, {})
     account = _Account(names, [program.resident.get(name, 0.0) for name in names])
     ops = program.templated
     templates = [_Template(own, names) for own in ops.templates]
