@@ -23,7 +23,6 @@ from clustersim.scenarios.run import running
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.lower_bounds import kernel_seconds, least_bytes, least_seconds
-from clustersim.scenarios.search.order_bound import seconds_in_order
 from clustersim.scenarios.specification.plan import PlanSection
 from clustersim.simulator.engine_choice import numba_fault
 from clustersim.simulator.reading.errors import ClusterError, ScenarioError, ScheduleError, SimulatorError
@@ -103,7 +102,7 @@ def _bound(space: Space, estimator: Estimator, candidate: Candidate) -> Bound:
         return Bound(kind=ORDER, why=str(error).partition("\n")[0])
 
 
-LEVELS: tuple[Callable[[Estimator, BuiltScenario], float], ...] = (kernel_seconds, least_seconds, seconds_in_order)
+LEVELS: tuple[Callable[[Estimator, BuiltScenario], float], ...] = (kernel_seconds, least_seconds)
 """Lower bounds of the step time, each better than the one before it, and dearer."""
 
 

@@ -127,7 +127,7 @@ class Estimator:
         Raises `ScenarioError` if it cannot be scheduled.
         """
         micro_batches = variant.derived.micro_batches
-        numbers = self.few(variant) or (micro_batches,)
+        numbers = self._few(variant) or (micro_batches,)
         last = self._schedule(variant, numbers[-1])
         network = self.network(variant.derived)
         need = memory_need(variant, last, network=network.communicator)
@@ -140,7 +140,7 @@ class Estimator:
             seconds += more * (seconds - first)
         return Estimate(seconds, need)
 
-    def few(self, variant: BuiltScenario) -> tuple[int, int] | None:
+    def _few(self, variant: BuiltScenario) -> tuple[int, int] | None:
         """Return two numbers of micro-batches in the steady state; None if all are executed."""
         stages, count = variant.specification.parallelism.pp, variant.derived.micro_batches
         pipeline = self.pipeline(variant.specification)

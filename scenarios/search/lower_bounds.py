@@ -52,28 +52,27 @@ def _least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
     if pipeline.asynchronous or derived.by_stage:
         return 0.0
     layers = estimator.stages(estimator.share(variant), variant.specification.parallelism)
-    of_stages = stage_seconds(estimator, variant, computing=computing)
-    forwards, backwards = of_stages.phases["F"], of_stages.phases["B"]
+    of_stages = _stage_seconds(estimator, variant, computing=computing)
     least = 0.0
     for number, stages in enumerate(pipeline.stages):
         first = min(stages)
-        outside = sum(forwards[:first]) + (0.0 if pipeline.splits else sum(backwards[:first]))
+        outside = sum(of_stages.forwards[:first]) + sum(of_stages.backwards[:first])
         busy = derived.micro_batches * sum(of_stages.totals[stage] for stage in stages)
         beside = NOTHING if computing else _exchanged(estimator, variant, layers, number)
         least = max(least, outside + busy, beside.gathering, outside * beside.left + busy + beside.lost)
-    return (least + seconds_after(estimator, variant, computing=computing)) * ALMOST
+    return (least + _after(estimator, variant, computing=computing)) * ALMOST
 
 
 @dataclass(frozen=True, slots=True)
-class StageSeconds:
-    """The seconds of a micro-batch on each stage: of each phase, of what is computed *again*, and all, *totals*."""
+class _StageSeconds:
+    """The seconds of a micro-batch on each stage: *forwards*; *backwards*, 0 if they are split; and all, *totals*."""
 
-    phases: Mapping[str, Sequence[float]]
-    again: Sequence[float]
+    forwards: Sequence[float]
+    backwards: Sequence[float]
     totals: Sequence[float]
 
 
-def stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> StageSeconds:
+def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> _StageSeconds:
     """Return the seconds of the stages of *variant*; with *computing*, of kernels alone."""
     parallelism, training = variant.specification.parallelism, variant.specification.training
     assert training is not None
@@ -83,24 +82,24 @@ def stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bo
     again = {"full": "F", "selective": AGAIN, "operators": AGAIN}.get(method, "")
     layers = estimator.stages(share, parallelism)
 
-    def seconds(phase: str, layers_of: Callable[[Layer], bool] = lambda layer: True) -> list[float]:
-        """Return the seconds of *phase* of each stage, of some of its layers."""
+    def seconds(phases: str, end_phases: str) -> list[float]:
+        """Return the seconds of *phases* of each stage; of *end_phases* of the layers that are never recomputed."""
         counts, first = _alike(estimator, "layers", layers, content)
-        each = {key: prices[key].seconds[phase] for key, layer in first.items() if layers_of(layer)}
-        return [sum(count * each.get(key, 0.0) for key, count in own.items()) for own in counts]
+        each = {
+            key: sum(prices[key].seconds[phase] for phase in (end_phases if layer.kind in ENDS else phases))
+            for key, layer in first.items()
+        }
+        return [sum(count * each[key] for key, count in own.items()) for own in counts]
 
-    def of_stages() -> StageSeconds:
-        phases = {phase: seconds(phase) for phase in ("FIW" if pipeline.splits else "FB")}
-        phases.setdefault("B", [0.0] * len(layers))
-        # embedding and head are never recomputed
-        repeated = seconds(again, lambda layer: layer.kind not in ENDS) if again else [0.0] * len(layers)
-        each = zip(*(phases[phase] for phase in pipeline.phases), repeated, strict=True)
-        return StageSeconds(phases, repeated, [sum(several) for several in each])
+    def of_stages() -> _StageSeconds:
+        backward = "" if pipeline.splits else "B"
+        totals = seconds(pipeline.phases + again, pipeline.phases)
+        return _StageSeconds(seconds("F", "F"), seconds(backward, backward), totals)
 
     return estimator.once("stage seconds", (id(layers), id(prices), pipeline.phases, pipeline.splits, again), of_stages)
 
 
-def seconds_after(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> float:
+def _after(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> float:
     """Return the seconds of the host, and unless *computing* of exchanges, that end a step on each rank at least."""
     software, training, derived = variant.software, variant.specification.training, variant.derived
     share = estimator.share(variant)
