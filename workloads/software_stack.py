@@ -25,6 +25,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import Operation, measured
+from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.document import Document, merged, part
 from clustersim.simulator.reading.lookup import UnknownName, data_file, names, nearest, plain
 from clustersim.simulator.reading.names_and_parameters import known
@@ -303,7 +304,7 @@ def _with_exchange(program: Program, seconds: float) -> Program:
 
     def change(op: Op) -> Iterator[Op]:
         assert isinstance(op, Compute)
-        yield replace(op, kernels=(measured(seconds, operation=EXCHANGE), *op.kernels))
+        yield changed(op, kernels=(measured(seconds, operation=EXCHANGE), *op.kernels))
 
     return program.map_ops(change, waiting) if waiting else program
 

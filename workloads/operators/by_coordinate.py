@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.ops import Compute, Op, Recv, Send
 from clustersim.simulator.schedule.program import Program
@@ -71,12 +72,12 @@ def at_coordinate(op: Op, axis: str, coordinate: int) -> Op:
         _kernel_at(kernel, coordinate) if isinstance(kernel, KernelByCoordinate) and kernel.over == axis else kernel
         for kernel in op.kernels
     )
-    return replace(op, kernels=tuple(kernel for kernel in own if kernel != NO_KERNEL))
+    return changed(op, kernels=tuple(kernel for kernel in own if kernel != NO_KERNEL))
 
 
 def _kernel_at(kernel: KernelByCoordinate, coordinate: int) -> Kernel:
     own = kernel.each[coordinate]
-    return own if own == NO_KERNEL else replace(own, operation=kernel.operation)
+    return own if own == NO_KERNEL else changed(own, operation=kernel.operation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,4 +202,4 @@ def _without(op: Op, missing: Sequence[Shift]) -> Op:
     names, received = {shift.name for shift in missing}, sum(shift.allocates.get("buffers", 0.0) for shift in missing)
     after = tuple(name for name in op.after if name not in names)
     frees = {**op.frees, "buffers": op.frees.get("buffers", 0.0) - received} if received else op.frees
-    return replace(op, after=after, frees=frees)
+    return changed(op, after=after, frees=frees)

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.hardware.records import changed
 from clustersim.workloads.operators.operator import Fused, Operator, ParameterTensor, Segment
 
 CONTAINERS = 3
@@ -338,7 +339,7 @@ def _named(operator: Operator, phase: str, samples: int) -> Iterator[Segment]:
     """The segments of *operator*, with the operations of their kernels."""
     for segment in operator.segments(phase, samples):
         named = operator.named(segment.kernels)
-        yield segment if named is segment.kernels else replace(segment, kernels=named)
+        yield segment if named is segment.kernels else changed(segment, kernels=named)
 
 
 def _halves(phase: str) -> str:

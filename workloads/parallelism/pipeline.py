@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
+from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.errors import ScheduleError, SimulatorError
 from clustersim.simulator.reading.lookup import attribute, function, names
 from clustersim.simulator.reading.names_and_parameters import known
@@ -360,7 +361,7 @@ def _joined(
         if isinstance(op, Compute) and op.action in awaited:
             message = awaited.pop(op.action)
             yield from message.gathers()
-            yield replace(op, after=(*op.after, message.recv().name))
+            yield changed(op, after=(*op.after, message.recv().name))
         else:
             yield op
         if op.action in sent and op.name == last[op.action]:

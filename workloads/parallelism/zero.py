@@ -41,6 +41,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import BYTES, Operation, memory_bound
+from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Flag, Size, whole_number
 from clustersim.simulator.reading.validation import Fault
@@ -309,7 +310,7 @@ def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, ov
             filled.append(tensor)
             last = layer.name
     made += [Bucket.of(filled, gradient_dtype, last, over)] if filled else []
-    return [replace(one, buffer=one.nbytes) for one in made]
+    return [changed(one, buffer=one.nbytes) for one in made]
 
 
 HOOKS = Operation("hooks of ZeRO-3", "elementwise")
@@ -339,7 +340,7 @@ def with_module_hooks(program: Program, layers: Sequence[Layer], software: Softw
     def change(op: Op) -> list[Op]:
         assert isinstance(op, Compute)
         hooks = memory_bound(0.0, launches=0, operators=added[op.name], operation=HOOKS)
-        return [replace(op, kernels=(hooks, *op.kernels))]
+        return [changed(op, kernels=(hooks, *op.kernels))]
 
     return program.map_ops(change, {name for name, count in added.items() if count})
 
