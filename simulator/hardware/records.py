@@ -22,7 +22,7 @@ def changed(record: _Record, /, **values: Any) -> _Record:
     >>> changed(Kernel(flops=1.0, nbytes=2.0), nbytes=3.0) == Kernel(flops=1.0, nbytes=3.0)
     True
     """
-    read, write, own = _slots(type(record))
+    read, write, own = _slots(type(record))  # type: ignore[arg-type]  # mypy takes a class for its instances
     copy = object.__new__(type(record))
     for put, value in zip(write, read(record), strict=True):
         put(copy, value)
