@@ -25,7 +25,6 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import Operation, measured
-from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.document import Document, merged, part
 from clustersim.simulator.reading.lookup import UnknownName, data_file, names, nearest, plain
 from clustersim.simulator.reading.names_and_parameters import known
@@ -34,6 +33,7 @@ from clustersim.simulator.reading.validation import Fault, validated
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.schedule.ops import Compute, Delay, Op, Recv
 from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.gradients import updated_stages, weights_by_stage
 from clustersim.workloads.default_software_stack import AUTO, FRAMEWORKS

@@ -16,10 +16,10 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
+from clustersim.simulator.schedule.records import changed
 
 _T = TypeVar("_T")
 _Name = TypeVar("_Name")

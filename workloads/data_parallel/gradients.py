@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
-from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.buckets import (
     NO_COPIES,

@@ -23,10 +23,10 @@ from typing import NamedTuple
 import numpy as np
 
 from clustersim.simulator.hardware.kernel import Operation, measured, memory_bound
-from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
 from clustersim.simulator.schedule.program import BlockList, Program, TemplatedOps
+from clustersim.simulator.schedule.records import changed
 from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, Weights, wrapped
 from clustersim.workloads.data_parallel.gradients import COMPUTE, updated_stages
 from clustersim.workloads.data_parallel.sharded_states import added

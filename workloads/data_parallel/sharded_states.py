@@ -23,12 +23,12 @@ from math import ceil
 from typing import Literal
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel
-from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Section
 from clustersim.simulator.schedule.mesh import Axis
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.program import Names, Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.architectures.shape import nearest_divisors
 from clustersim.workloads.data_parallel.buckets import Weights, reduced_axes

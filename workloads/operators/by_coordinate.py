@@ -13,10 +13,10 @@ from math import prod
 from typing import Any
 
 from clustersim.simulator.hardware.kernel import Kernel
-from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.ops import Compute, Op, Recv, Send
 from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 
 NO_KERNEL = Kernel(launches=0)

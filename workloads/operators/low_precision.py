@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from clustersim.simulator.hardware.kernel import BYTES, OPERAND_BYTES, Kernel, Operation, matmul, memory_bound
-from clustersim.simulator.hardware.records import changed
+from clustersim.simulator.schedule.records import changed
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.operator import ParameterTensor
 

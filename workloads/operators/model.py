@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import Kernel
-from clustersim.simulator.hardware.records import changed
+from clustersim.simulator.schedule.records import changed
 from clustersim.workloads.operators.operator import Fused, Operator, ParameterTensor, Segment
 
 CONTAINERS = 3

@@ -19,8 +19,8 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from clustersim.simulator.hardware.kernel import Kernel, Operation
-from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.schedule.ops import PerPeer, scaled_bytes
+from clustersim.simulator.schedule.records import changed
 
 SHIFT = "shift"
 """The kind of a ring exchange: each rank sends to the rank *distance* further on, and receives from the one before."""

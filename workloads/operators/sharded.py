@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation
-from clustersim.simulator.hardware.records import changed
+from clustersim.simulator.schedule.records import changed
 from clustersim.workloads.operators.linear import Linear, SharedInput, SummedOutput
 from clustersim.workloads.operators.operator import Exchange, Operator, ParameterTensor, Segment
 

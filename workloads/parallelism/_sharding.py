@@ -26,10 +26,10 @@ from heapq import heapify, heapreplace
 from typing import Any, Literal
 
 from clustersim.simulator.hardware.kernel import BYTES
-from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
 from clustersim.workloads.data_parallel.gradients import (

@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.errors import ScheduleError, SimulatorError
 from clustersim.simulator.reading.lookup import attribute, function, names
 from clustersim.simulator.reading.names_and_parameters import known
@@ -25,6 +24,7 @@ from clustersim.simulator.schedule.mesh import Axis, Mesh, family
 from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.pipeline_order import Action, Order, is_file, order_of_file, read_order
 from clustersim.simulator.schedule.program import Program, TemplatedOps
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.gradients import actions
 from clustersim.workloads.memory.compute import PIPELINE, WeightVersions

@@ -41,12 +41,12 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import BYTES, Operation, memory_bound
-from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Flag, Size, whole_number
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, Reduction, Weights, bucket_copies
 from clustersim.workloads.data_parallel.parameter_gathers import PLAIN, Gathering, GatherLimits

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from clustersim.simulator.hardware.kernel import Kernel
-from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
+from clustersim.simulator.schedule.records import changed
 
 FORWARD = (
     Compute(name="0F□.a", action=Action("F", 0, PLACEHOLDER), layer="a", kernels=()),

@@ -27,13 +27,13 @@ import numpy as np
 from pydantic import BeforeValidator, model_validator
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, memory_bound
-from clustersim.simulator.hardware.records import changed
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Fraction, Index, Ratio, Section
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.mesh import Axis
 from clustersim.simulator.schedule.ops import Compute, Op, Recv, Send
 from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.operator import REPLICAS
