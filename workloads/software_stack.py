@@ -32,6 +32,7 @@ from clustersim.simulator.reading.validation import Fault, validated
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.schedule.ops import Compute, Delay, Op, Recv
 from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.gradients import updated_stages, weights_by_stage
 from clustersim.workloads.default_software_stack import AUTO, FRAMEWORKS
@@ -302,7 +303,7 @@ def _with_exchange(program: Program, seconds: float) -> Program:
 
     def change(op: Op) -> Iterator[Op]:
         assert isinstance(op, Compute)
-        yield replace(op, kernels=(measured(seconds, operation=EXCHANGE), *op.kernels))
+        yield changed(op, kernels=(measured(seconds, operation=EXCHANGE), *op.kernels))
 
     return program.map_ops(change, waiting) if waiting else program
 

@@ -52,6 +52,7 @@ class Space:
         self._parallelisms: dict[str, ParallelismSection | Rejected] = {}
         self._shares: dict[tuple[str, ...], Model | Exception] = {}
         self._trainings: dict[str, Training | Rejected] = {}
+        self._latest: tuple[Mapping[str, Any], ParallelismSection | Rejected] | None = None
         self._distributed: dict[tuple[int, int | None], _Distributed | Rejected] = {}
         self._stacks: dict[str, tuple[Software, Sequence[str]]] = {}
         self.plan: PlanSection = scenario.specification.plan
@@ -230,10 +231,13 @@ class Space:
         own, trained = dict[str, Any](), dict[str, Any]()
         for key, value in candidate.values.items():
             (trained if key in TRAINING else own)[key] = value
-        known = str(own)
-        if known not in self._parallelisms:
-            self._parallelisms[known] = self._parallelism(own)
-        parallelism = _or_raised(self._parallelisms[known])
+        if self._latest is None or own != self._latest[0]:
+            # keys of training vary fastest: most candidates have the parallelism of the one before
+            known = str(own)
+            if known not in self._parallelisms:
+                self._parallelisms[known] = self._parallelism(own)
+            self._latest = own, self._parallelisms[known]
+        parallelism = _or_raised(self._latest[1])
         known = str(trained)
         if known not in self._trainings:
             self._trainings[known] = self._training(trained)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from math import inf
@@ -22,7 +22,7 @@ from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.run import running
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.estimator import Estimator
-from clustersim.scenarios.search.lower_bounds import least_bytes, least_seconds
+from clustersim.scenarios.search.lower_bounds import kernel_seconds, least_bytes, least_seconds
 from clustersim.scenarios.specification.plan import PlanSection
 from clustersim.simulator.engine_choice import numba_fault
 from clustersim.simulator.reading.dataclass import dataclass
@@ -36,12 +36,8 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The lower bounds of a candidate: *seconds* of a step and *nbytes* of memory; or why it is rejected.
+    """The lower bound of the memory of a candidate, *nbytes*; or why it is rejected."""
 
-    The seconds are those of kernels alone; `times` returns better ones.
-    """
-
-    seconds: float = 0.0
     nbytes: float = 0.0
     kind: str = ""
     why: str = ""
@@ -59,11 +55,15 @@ class Priced:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Some candidates of the scenario in *source*, `packed`, by their *values*. *within*: bytes of a GPU."""
+    """Some candidates of the scenario in *source*, `packed`, by their *values*.
+
+    *within*: bytes of a GPU. *level*: which of `LEVELS` is asked for.
+    """
 
     source: bytes
     values: tuple[Values, ...]
     within: float = inf
+    level: int = 0
 
 
 def packed(scenario: Scenario) -> bytes:
@@ -89,35 +89,41 @@ def _space(source: bytes) -> tuple[Space, Estimator]:
 
 
 def bounds(task: Task) -> list[Bound]:
-    """Return the lower bounds of each candidate of *task*."""
+    """Return the lower bounds of the memory of each candidate of *task*."""
     with gc_paused():
         return [_bound(*_space(task.source), Candidate(values)) for values in task.values]
 
 
-def times(task: Task) -> list[float]:
-    """Return a lower bound of the step time of each candidate of *task*, with the exchanges within layers.
-
-    The candidates must obey the rules. The bound is infinite for one that cannot be priced.
-    """
-    with gc_paused():
-        return [_priced_seconds(*_space(task.source), Candidate(values)) for values in task.values]
-
-
-def _priced_seconds(space: Space, estimator: Estimator, candidate: Candidate) -> float:
-    try:
-        return least_seconds(estimator, space.variant(candidate))
-    except (ClusterError, ScenarioError, ScheduleError):
-        return inf
-
-
 def _bound(space: Space, estimator: Estimator, candidate: Candidate) -> Bound:
     try:
-        variant = space.variant(candidate)
-        return Bound(least_seconds(estimator, variant, computing=True), least_bytes(estimator, variant))
+        return Bound(least_bytes(estimator, space.variant(candidate)))
     except Rejected as rejected:
         return Bound(kind=rejected.kind, why=rejected.why)
     except (ClusterError, ScenarioError, ScheduleError) as error:
         return Bound(kind=ORDER, why=str(error).partition("\n")[0])
+
+
+LEVELS: tuple[Callable[[Estimator, BuiltScenario], float], ...] = (kernel_seconds, least_seconds)
+"""Lower bounds of the step time, each better than the one before it, and dearer."""
+
+
+def times(task: Task) -> list[float]:
+    """Return a lower bound of the step time of each candidate of *task*, that of its level.
+
+    The candidates must obey the rules. The bound is infinite for one that cannot be priced.
+    """
+    space, estimator = _space(task.source)
+    with gc_paused():
+        return [_seconds(LEVELS[task.level], space, estimator, Candidate(values)) for values in task.values]
+
+
+def _seconds(
+    bound: Callable[[Estimator, BuiltScenario], float], space: Space, estimator: Estimator, candidate: Candidate
+) -> float:
+    try:
+        return bound(estimator, space.variant(candidate))
+    except (ClusterError, ScenarioError, ScheduleError):
+        return inf
 
 
 def estimates(task: Task) -> list[Priced]:

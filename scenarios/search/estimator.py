@@ -279,9 +279,11 @@ class Estimator:
             def price(layer: Layer) -> LayerPrice:
                 found = {
                     phase: sum(seconds(segment.kernels) for segment in layer.segments(phase, samples))
-                    for phase in PHASES
+                    for phase in "FIW"
                 }
-                return LayerPrice({**found, AGAIN: seconds(layer.recomputable_forward(samples))})
+                # a whole backward pass has the kernels of both its halves
+                again = seconds(layer.recomputable_forward(samples))
+                return LayerPrice({**found, "B": found["I"] + found["W"], AGAIN: again})
 
             return {key: price(layer) for key, layer in distinct_layers(share).items()}
 

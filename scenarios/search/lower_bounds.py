@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import chain
 from math import inf
 
@@ -29,24 +29,57 @@ ALMOST = 1 - 1e-9
 """Factor on a lower bound, so that it stays one if sums are rounded."""
 
 
-def least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> float:
+def kernel_seconds(estimator: Estimator, variant: BuiltScenario) -> float:
+    """Return a lower bound of the estimated step time from kernels alone: it needs no simulation.
+
+    It is that of `least_seconds` without launches and exchanges.
+    """
+    return _least_seconds(estimator, variant, computing=True)
+
+
+def least_seconds(estimator: Estimator, variant: BuiltScenario) -> float:
     """Return a lower bound of the estimated step time: the computation of the rank with most of it.
 
     A rank begins when the first micro-batch has passed the stages before its first one, and after its last backward
-    pass the gradient passes the same stages back. An asynchronous order has the bound 0. *computing*: the bound of
-    kernels alone, which is lower and needs no simulation; otherwise exchanges within layers count too, and the gathers
-    of parameters, if they take longer.
+    pass the gradient passes the same stages back. An asynchronous order has the bound 0. Exchanges within layers count
+    too, and the gathers of parameters, if they take longer.
     """
-    parallelism, training, derived = variant.specification.parallelism, variant.specification.training, variant.derived
-    assert training is not None
-    pipeline = estimator.pipeline(variant.specification)
+    return _least_seconds(estimator, variant, computing=False)
+
+
+def _least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bool) -> float:
+    derived, pipeline = variant.derived, estimator.pipeline(variant.specification)
     if pipeline.asynchronous or derived.by_stage:
         return 0.0
-    share = estimator.share(variant)
+    layers = estimator.stages(estimator.share(variant), variant.specification.parallelism)
+    of_stages = _stage_seconds(estimator, variant, computing=computing)
+    least = 0.0
+    for number, stages in enumerate(pipeline.stages):
+        first = min(stages)
+        outside = sum(of_stages.forwards[:first]) + sum(of_stages.backwards[:first])
+        busy = derived.micro_batches * sum(of_stages.totals[stage] for stage in stages)
+        beside = NOTHING if computing else _exchanged(estimator, variant, layers, number)
+        least = max(least, outside + busy, beside.gathering, outside * beside.left + busy + beside.lost)
+    return (least + _after(estimator, variant, computing=computing)) * ALMOST
+
+
+@dataclass(frozen=True, slots=True)
+class _StageSeconds:
+    """The seconds of a micro-batch on each stage: *forwards*; *backwards*, 0 if they are split; and all, *totals*."""
+
+    forwards: Sequence[float]
+    backwards: Sequence[float]
+    totals: Sequence[float]
+
+
+def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> _StageSeconds:
+    """Return the seconds of the stages of *variant*; with *computing*, of kernels alone."""
+    parallelism, training = variant.specification.parallelism, variant.specification.training
+    assert training is not None
+    pipeline, share = estimator.pipeline(variant.specification), estimator.share(variant)
     prices = estimator.computing(variant) if computing else estimator.prices(variant)
-    again = {"full": "F", "selective": AGAIN, "operators": AGAIN}.get(
-        "" if parallelism.recomputes_stages else training.recompute_method, ""
-    )
+    method = "" if parallelism.recomputes_stages else training.recompute_method
+    again = {"full": "F", "selective": AGAIN, "operators": AGAIN}.get(method, "")
     layers = estimator.stages(share, parallelism)
 
     def seconds(phases: str, end_phases: str) -> list[float]:
@@ -58,51 +91,54 @@ def least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bo
         }
         return [sum(count * each[key] for key, count in own.items()) for own in counts]
 
-    def of_stages() -> tuple[list[float], list[float], list[float]]:
-        """Return the seconds of a micro-batch on each stage: forward, backward if that is not split, and all."""
+    def of_stages() -> _StageSeconds:
         backward = "" if pipeline.splits else "B"
-        return seconds("F", "F"), seconds(backward, backward), seconds(pipeline.phases + again, pipeline.phases)
+        totals = seconds(pipeline.phases + again, pipeline.phases)
+        return _StageSeconds(seconds("F", "F"), seconds(backward, backward), totals)
 
-    key = id(layers), id(prices), pipeline.phases, pipeline.splits, again
-    forwards, backwards, totals = estimator.once("seconds of stages", key, of_stages)
-    least = 0.0
-    for number, stages in enumerate(pipeline.stages):
-        first = min(stages)
-        outside = sum(forwards[:first]) + sum(backwards[:first])
-        busy = derived.micro_batches * sum(totals[stage] for stage in stages)
-        beside = NOTHING if computing else _exchanged(estimator, variant, layers, number)
-        least = max(least, outside + busy, beside.gathering, outside * beside.left + busy + beside.lost)
-    return (least + _after(estimator, variant, layers, computing=computing)) * ALMOST
+    return estimator.once("stage seconds", (id(layers), id(prices), pipeline.phases, pipeline.splits, again), of_stages)
 
 
-def _after(estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer]], *, computing: bool) -> float:
+def _after(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> float:
     """Return the seconds of the host, and unless *computing* of exchanges, that end a step on each rank at least."""
     software, training, derived = variant.software, variant.specification.training, variant.derived
-    if estimator.share(variant).optimizer_seconds is not None or training is None:
+    share = estimator.share(variant)
+    if share.optimizer_seconds is not None or training is None:
         return 0.0
-    own, layout = estimator.pipeline(variant.specification).stages, derived.layouts[0]
-    width, reduced = _widths(estimator, variant)
+    stages = estimator.stages(share, variant.specification.parallelism)
+    own = estimator.pipeline(variant.specification).stages
+    per_tensor = software.host_seconds_per_tensor if training.offload is None else 0.0
     kinds = variant.specification.parallelism.data.exchanges_after(software)
     if computing or derived.replicas == 1 or derived.degree("cp") > 1:
         kinds = ()
+    sizes, network = list[tuple[str, int]](), 0
+    if kinds:
+        width, reduced = _widths(estimator, variant)
+        sizes = [(kind, width if kind == "all_gather" else reduced) for kind in kinds]
+        network = id(estimator.network(derived))
 
     def seconds() -> float:
         """Return those of the rank with the least; a bucket takes no less time than its share of all bytes at once."""
+        tensors = _of_stages(
+            estimator, "tensors", stages, (), lambda layer: sum(one.trainable for one in layer.tensors)
+        )
+        trained = _of_stages(estimator, "trained", stages, (), lambda layer: _reduced(layer).trained.parameters)
         least = inf
         for number, of_rank in enumerate(own):
-            layers = [layer for stage in of_rank for layer in stages[stage]]
-            tensors = sum(tensor.trainable for layer in layers for tensor in layer.tensors)
-            found = software.host_seconds_per_tensor * tensors if training.offload is None else 0.0
-            weights = [Weights(layer.name, layer.tensors).over(REPLICAS).trained for layer in layers]
-            for kind in kinds:
-                each = width if kind == "all_gather" else reduced
-                nbytes = float(sum(one.parameters for one in weights) * each)
+            found = per_tensor * sum(tensors[stage] for stage in of_rank)
+            for kind, width in sizes:
+                nbytes = float(sum(trained[stage] for stage in of_rank) * width)
                 found += _exchange(estimator, derived, kind, nbytes, number).alone if nbytes else 0.0
             least = min(least, found)
         return least
 
-    key = id(stages), id(own), tuple(kinds), width, reduced, tuple(layout.degrees.items()), software
+    key = id(stages), id(own), tuple(sizes), per_tensor, tuple(derived.layouts[0].degrees.items()), network
     return software.load_seconds + estimator.once("after", key, seconds)
+
+
+def _reduced(layer: Layer) -> Weights:
+    """Return the weights of *layer* that replicas share."""
+    return Weights(layer.name, layer.tensors).over(REPLICAS)
 
 
 def _widths(estimator: Estimator, variant: BuiltScenario) -> tuple[int, int]:
@@ -152,24 +188,27 @@ def _exchanged(estimator: Estimator, variant: BuiltScenario, stages: list[list[L
     own = estimator.pipeline(variant.specification).stages[number]
 
     def exchanges() -> dict[str, Exchanges]:
-        weights = [Weights(layer.name, layer.tensors).over(REPLICAS) for stage in own for layer in stages[stage]]
+        counts, first = _alike(estimator, "layers", stages, content)
+        several = sum((counts[stage] for stage in own), Counter[Hashable]())
+        weights = [(count, _reduced(first[key])) for key, count in several.items()]
         sizes = {
-            "all_gather": [one.gathered(width) for one in weights if one.parameters],
-            "reduce_scatter": [float(one.trained.parameters * reduced) for one in weights if one.trained.parameters],
+            "all_gather": [(count, one.gathered(width)) for count, one in weights if one.parameters],
+            "reduce_scatter": [
+                (count, float(one.trained.parameters * reduced)) for count, one in weights if one.trained.parameters
+            ],
         }
         found = {}
-        for kind, several in sizes.items():
-            plans = {size: _exchange(estimator, derived, kind, size, number) for size in set(several)}
-            each = [plans[size] for size in several]
+        for kind, each in sizes.items():
+            plans = [(count, _exchange(estimator, derived, kind, size, number)) for count, size in each]
             found[kind] = Exchanges(
-                sum(plan.alone for plan in each),
-                max((plan.alone for plan in each), default=0.0),
-                sum(plan.alone * plan.sms for plan in each),
-                max((plan.sms for plan in each), default=0.0),
+                sum(count * plan.alone for count, plan in plans),
+                max((plan.alone for _, plan in plans), default=0.0),
+                sum(count * plan.alone * plan.sms for count, plan in plans),
+                max((plan.sms for _, plan in plans), default=0.0),
             )
         return found
 
-    key = id(stages), number, tuple(derived.layouts[0].degrees.items()), width, reduced
+    key = id(stages), number, tuple(derived.layouts[0].degrees.items()), width, reduced, id(estimator.network(derived))
     found = estimator.once("exchanges", key, exchanges)
     times = {kind: counts.get(kind, 0) * derived.micro_batches for kind in found}
     held = sum(times[kind] * one.held for kind, one in found.items())

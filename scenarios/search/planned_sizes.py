@@ -172,7 +172,7 @@ class Clusters:
 
     def _bound(self, planner: Planner) -> float:
         planner.bound(planner.candidates)
-        seconds = min((planner.bounds[one.key].seconds for one in planner.open), default=inf)
+        seconds = min(planner.least_seconds(planner.open), default=inf)
         if seconds == inf:
             return inf
         if not seconds:

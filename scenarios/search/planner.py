@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import field
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import heapify, heappop, heappush
 from math import inf
 from pathlib import Path
@@ -22,7 +22,7 @@ from clustersim.scenarios.run.execution import execute
 from clustersim.scenarios.run.processes import Failure
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search import candidate_evaluation
-from clustersim.scenarios.search.candidate_evaluation import Bound, Journal, Priced, Task, chunks
+from clustersim.scenarios.search.candidate_evaluation import LEVELS, Bound, Journal, Priced, Task, chunks
 from clustersim.scenarios.specification.plan import ALL, AUTO, METHODS
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
@@ -110,18 +110,19 @@ class Judged:
 class Frontier:
     """Candidates in order of their lower bounds, of which *least* are those of *candidates*.
 
-    *exact*: returns better bounds, never lower ones; they are asked for as candidates come to the front, some at once.
+    *better*: each returns better bounds, never lower ones than those before; they are asked for as candidates come to
+    the front, some at once.
     """
 
     def __init__(
         self,
         candidates: Sequence[Candidate],
         least: Sequence[float],
-        exact: Callable[[Sequence[Candidate]], Sequence[float]] | None = None,
+        *better: Callable[[Sequence[Candidate]], Sequence[float]],
     ) -> None:
-        self._candidates, self._exact = candidates, exact
-        # of equal bounds the inexact one comes first: its exact one may not be the least
-        self._heap = [(bound, exact is None, number) for number, bound in enumerate(least)]
+        self._candidates, self._better = candidates, better
+        # (bound, level, number); of equal bounds the one of the lowest level comes first: its best one may be higher
+        self._heap = [(bound, 0, number) for number, bound in enumerate(least)]
         heapify(self._heap)
 
     def least(self) -> float:
@@ -141,13 +142,13 @@ class Frontier:
         return sum(entry[0] <= most for entry in self._heap)
 
     def _refine(self) -> None:
-        """Find exact bounds until the least one is exact."""
-        while self._heap and not self._heap[0][1] and self._exact is not None:
+        """Find better bounds until the least one is of the last level."""
+        while self._heap and (level := self._heap[0][1]) < len(self._better):
             some: list[int] = []
-            while self._heap and not self._heap[0][1] and len(some) < REFINED_AT_ONCE:
+            while self._heap and self._heap[0][1] == level and len(some) < REFINED_AT_ONCE:
                 some.append(heappop(self._heap)[2])
-            for number, bound in zip(some, self._exact([self._candidates[one] for one in some]), strict=True):
-                heappush(self._heap, (bound, True, number))
+            for number, bound in zip(some, self._better[level]([self._candidates[one] for one in some]), strict=True):
+                heappush(self._heap, (bound, level + 1, number))
 
 
 @dataclass
@@ -175,7 +176,7 @@ class Planner:
         capacity = min(gpu.memory_bytes for gpu in cluster.count(cluster.gpus))
         self.within = capacity * (1.0 - self.plan.memory_margin)
         self.bounds: dict[str, Bound] = {}
-        self._least_seconds: dict[str, float] = {}
+        self._least_seconds = [dict[str, float]() for _ in LEVELS]
 
     @cached_property
     def candidates(self) -> list[Candidate]:
@@ -196,20 +197,25 @@ class Planner:
         for some, found in self._run(candidate_evaluation.bounds, new, BOUNDED_AT_ONCE):
             self.bounds |= {one.key: bound for one, bound in zip(some, found, strict=True)}
 
-    def least_seconds(self, candidates: Sequence[Candidate]) -> list[float]:
-        """Return the lower bounds of the step times of open *candidates*, with the exchanges within layers."""
-        new = [candidate for candidate in candidates if candidate.key not in self._least_seconds]
-        for some, found in self._run(candidate_evaluation.times, new, BOUNDED_AT_ONCE):
-            self._least_seconds |= {one.key: seconds for one, seconds in zip(some, found, strict=True)}
-        return [self._least_seconds[one.key] for one in candidates]
+    def least_seconds(self, candidates: Sequence[Candidate], level: int = 0) -> list[float]:
+        """Return the lower bounds of the step times of *candidates* that no rule rejects, those of *level*."""
+        known = self._least_seconds[level]
+        new = [candidate for candidate in candidates if candidate.key not in known]
+        for some, found in self._run(candidate_evaluation.times, new, BOUNDED_AT_ONCE, level=level):
+            known |= {one.key: seconds for one, seconds in zip(some, found, strict=True)}
+        return [known[one.key] for one in candidates]
 
     def maybe_faster(self, candidates: Sequence[Candidate], seconds: float, most: int) -> list[Candidate]:
         """Return those of *candidates*, *most* of them, in order, whose bounds are below *seconds*."""
         found: list[Candidate] = []
-        left = [one for one in candidates if self.bounds[one.key].seconds < seconds]
+        left = list(candidates)
         while left and len(found) < most:
-            some, left = left[:most], left[most:]
-            found += [one for one, least in zip(some, self.least_seconds(some), strict=True) if least < seconds]
+            some, left = left[:REFINED_AT_ONCE], left[REFINED_AT_ONCE:]
+            for level in range(len(LEVELS)):
+                some = [
+                    one for one, least in zip(some, self.least_seconds(some, level), strict=True) if least < seconds
+                ]
+            found += some
         return found[:most]
 
     def estimate(self, candidates: Sequence[Candidate], within: float | None = None) -> None:
@@ -246,10 +252,11 @@ class Planner:
         candidates: Sequence[Candidate],
         size: int,
         within: float = inf,
+        level: int = 0,
     ) -> Iterable[tuple[Sequence[Candidate], Sequence[Any]]]:
         """Yield some of *candidates* with what *function* returns for them, as jobs end."""
         parts = chunks([one.values for one in candidates], size)
-        jobs = [(function, Task(self.source, values, within)) for values in parts]
+        jobs = [(function, Task(self.source, values, within, level)) for values in parts]
         with closing(execute(jobs, min(self.processes, len(jobs)), self.on)) as outcomes:
             for index, found in outcomes:
                 if isinstance(found, Failure):
@@ -300,7 +307,12 @@ class Planner:
         """Return open *candidates* by the lower bounds of the objective."""
         if self.plan.objective == "memory":
             return Frontier(candidates, [self.bounds[one.key].nbytes for one in candidates])
-        return Frontier(candidates, [self.bounds[one.key].seconds for one in candidates], self.least_seconds)
+        return self.by_seconds(candidates)
+
+    def by_seconds(self, candidates: Sequence[Candidate]) -> Frontier:
+        """Return *candidates* that no rule rejects by the lower bounds of their step times."""
+        better = [partial(self.least_seconds, level=level) for level in range(1, len(LEVELS))]
+        return Frontier(candidates, self.least_seconds(candidates), *better)
 
     def _estimated(self, priced: Priced) -> float:
         assert priced.seconds is not None

@@ -5,14 +5,13 @@ Every number comes from a simulation of the candidate that the sentence names.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
 from clustersim.scenarios.alternatives.candidate import MEMORY, Candidate, described
 from clustersim.scenarios.build.memory_need import of_capacity
-from clustersim.scenarios.search.planner import Frontier, Judged, Planner
+from clustersim.scenarios.search.planner import Judged, Planner
 from clustersim.simulator.reading.dataclass import dataclass
 
 DEGREES = ("tp", "cp", "ep", "pp")
@@ -60,12 +59,13 @@ class Reasons:
         """Return the best of all candidates with each of `DEGREES` doubled and halved, and with other `FORMATS`."""
         own, found = self.best.candidate.values, list[Neighbour]()
         for key in (*DEGREES, *FORMATS):
-            known = {
-                json.dumps(one.values[key]): one.values[key] for one in self.planner.candidates if key in one.values
-            }
-            wanted = list(known.values()) if key in FORMATS else [2 * (own.get(key) or 0), (own.get(key) or 0) // 2]
+            known: list[Any] = []
+            for one in self.planner.candidates:
+                if key in one.values and one.values[key] not in known:
+                    known.append(one.values[key])
+            wanted = known if key in FORMATS else [2 * (own.get(key) or 0), (own.get(key) or 0) // 2]
             for value in wanted:
-                if value in known.values() and value != own.get(key):
+                if value in known and value != own.get(key):
                     found.append(self._best_with(key, value))
         return found
 
@@ -136,8 +136,7 @@ class Reasons:
         """Return the fastest candidate that is not rejected and differs from *candidate* in one key."""
         others = [one for one in self.planner.candidates if len(one.differences(candidate)) == 1]
         others = [one for one in others if not self.planner.kind(one)]
-        bounds = [self.planner.bounds[one.key].seconds for one in others]
-        others = Frontier(others, bounds, self.planner.least_seconds).take(LOOKED_AT)
+        others = self.planner.by_seconds(others).take(LOOKED_AT)
         self.planner.estimate(others)
         timed = [
             (seconds, one)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
 from typing import NamedTuple
 
 from clustersim.simulator.reading.dataclass import dataclass
@@ -68,8 +69,10 @@ def held_at_most(program: Program, host: bool) -> MostHeld:
     Ops are assumed to allocate in program order. Bytes that are freed by an op outside the compute stream count until
     the next op of its stream, or a computation that waits for it.
     """
-    used = {name for op in program.distinct() for name in (*op.allocates, *op.frees)} | set(program.resident)
+    used = set(program.resident).union(*(one for op in program.distinct() for one in (op.allocates, op.frees) if one))
     names = [name for name in _categories(used) if (program.on == "host" or name.startswith(HOST)) == host]
+    if not names:
+        return MostHeld(0.0, 0.0, {})
     account = _Account(names, [program.resident.get(name, 0.0) for name in names])
     ops = program.templated
     templates = [_Template(own, names) for own in ops.templates]
@@ -103,13 +106,17 @@ class _Template:
     """
 
     def __init__(self, ops: Sequence[Op], names: Sequence[str]) -> None:
-        self.ops = ops
-        self.plain = all(op.stream == "compute" or not op.frees for op in ops)
+        self.ops, self._names = ops, names
+        self.plain = not any(op.frees and op.stream != "compute" for op in ops)
         self.streams = {op.stream for op in ops}
         self.awaited = list(dict.fromkeys(name for op in ops if op.stream == "compute" for name in op.after))
-        self.account = _Account(names, [0.0] * len(names))
-        if self.plain:
-            _follow(OpBlock(tuple(ops)), 0, {}, self.account)
+
+    @cached_property
+    def account(self) -> _Account:
+        """What a block of it changes, if nothing is pending."""
+        account = _Account(self._names, [0.0] * len(self._names))
+        _follow(OpBlock(tuple(self.ops)), 0, {}, account)
+        return account
 
     def frees(self, pending: Pending, block: OpBlock) -> bool:
         """Return whether an op of *block*, a block of this template, ends what is *pending*."""
@@ -123,12 +130,13 @@ def _follow(block: OpBlock, begin: int, pending: Pending, account: _Account) -> 
     # a program may have thousands of streams, so what an op ends is looked up and not searched for
     stream_of = {name: stream for stream, (name, _) in pending.items()}
     for place, op in enumerate(block.ops, begin):
-        waits = block.names(op.after) if op.stream == "compute" and pending else ()
-        ended = dict.fromkeys([op.stream, *(stream_of[name] for name in waits if name in stream_of)])
-        for stream in [stream for stream in ended if stream in pending]:
-            name, frees = pending.pop(stream)
-            del stream_of[name]
-            account.change(place, frees, -1)
+        if pending:
+            waits = block.names(op.after) if op.stream == "compute" else ()
+            ended = dict.fromkeys([op.stream, *(stream_of[name] for name in waits if name in stream_of)])
+            for stream in [stream for stream in ended if stream in pending]:
+                name, frees = pending.pop(stream)
+                del stream_of[name]
+                account.change(place, frees, -1)
         if op.allocates:
             account.change(place, op.allocates, 1)
         if not op.frees:

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from clustersim.simulator.analysis.intervals import ONE_INSTANT
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns, Floats, Integers, Timeline
 from clustersim.simulator.reading.errors import SimulatorError
-from clustersim.simulator.schedule.matching import Dependencies, OpsByName, dependencies
+from clustersim.simulator.schedule.matching import Dependencies, dependencies
 from clustersim.simulator.schedule.ops import Collective, Op, Recv, Send
 from clustersim.simulator.schedule.program import Program
 
@@ -52,7 +52,7 @@ class Structure:
         self.server: Integers = program.column(lambda op: _server(op, servers), np.int64)
         self.servers = list(servers)
         self.buffered: Flags = program.column(lambda op: isinstance(op, Send) and op.buffered, np.bool_)
-        self._program, self._names = program, OpsByName(program.templated)
+        self._program = program
         self._ops: list[Op] = list(program.distinct())
         self._place = program.templated.places
 
@@ -62,7 +62,8 @@ class Structure:
 
     def awaited(self, op: int) -> list[int]:
         """Return the ops of other streams for which *op* waits, in order of `after`."""
-        return self._names.awaited(op)
+        begin, end = self.dependencies.waiting.searchsorted((op, op + 1)).tolist()
+        return self.dependencies.awaited[begin:end].tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def dependencies(self) -> Dependencies:

@@ -12,18 +12,16 @@ Only this module knows the rule. Ops that belong together have equal *keys*:
 Ops are counted in order of the program. Ops of different training steps never meet, so keys do not count steps.
 Partners must also have the same *request* (kind, bytes, root, algorithm); `simulator.schedule.check` checks it.
 
-Dependencies between the streams of a program, resolved from names to indices by template.
+Dependencies between the streams of a program, resolved from names to indices of ops.
 
-All blocks of a template wait for the same names; the micro-batch decides which op has the name. So each name is looked
-up once for all blocks of a template.
+All blocks of a template have the same names; the micro-batch decides which op has the name. So both together are the
+key of an op, and all dependencies are looked up at once.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from functools import cached_property
-from itertools import groupby
+from collections.abc import Hashable, Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -217,113 +215,48 @@ def dependencies(program: Program) -> Dependencies:
 
     Dependencies within a stream are left out: the order of the stream implies them.
     """
-    names = OpsByName(program.templated)
-    found = [np.empty((2, 0), np.int64)]
-    for number, template in enumerate(names.ops.templates):
-        blocks = names.blocks_of(number)
-        # within a template by place, as Python integers: most dependencies are of ops that only one block has
-        own = [
-            (place, awaited, name)
-            for place, op in enumerate(template)
-            for name in op.after
-            if (awaited := names.place(number, name)) is None or template[awaited].stream != op.stream
-        ]
-        found += _found(names, number, blocks, own)
-    waiting, awaited = np.concatenate(found, axis=1)
-    order = np.argsort(waiting, kind="stable")
-    return Dependencies(waiting[order], awaited[order])
+    ops = program.templated
+    every = list(chain.from_iterable(ops.templates))
+    number = {name: place for place, name in enumerate(dict.fromkeys(op.name for op in every))}
+    # by op of a template, the names in its `after`: one dependency each
+    waits = np.array([len(op.after) for op in every], np.int64)
+    names = [name for op in every for name in op.after]
+    for name in names:
+        number.setdefault(name, len(number))
+    filled = np.array([PLACEHOLDER_TEXT in name for name in number], np.bool_)
+    # an op is known by its name in the template, and by its micro-batch if that has a placeholder for it
+    width = int(ops.micro_batches.max(initial=PLACEHOLDER)) - PLACEHOLDER + 1
+    micro_batch = np.repeat(ops.micro_batches - PLACEHOLDER, np.diff(ops.starts))
+    own = np.array([number[op.name] for op in every], np.int64)[ops.places]
+    known = own * width + np.where(filled[own], micro_batch, 0)
+    counts = waits[ops.places]
+    waiting = np.repeat(np.arange(len(ops)), counts)
+    which = np.arange(len(waiting)) + np.repeat(np.cumsum(waits)[ops.places] - np.cumsum(counts), counts)
+    wanted = np.array([number[name] for name in names], np.int64)[which]
+    awaited = _positions(known, wanted * width + np.where(filled[wanted], micro_batch[waiting], 0))
+    unknown = np.flatnonzero(awaited < 0)
+    if len(unknown):
+        # one of the two names has a placeholder and the other does not
+        place, block = materialised(ops), ops.starts.searchsorted(waiting[unknown], "right") - 1
+        each = zip(block.tolist(), which[unknown].tolist(), strict=True)
+        awaited[unknown] = [place[ops.block(own).name(names[name])] for own, name in each]
+    streams = {stream: place for place, stream in enumerate(dict.fromkeys(op.stream for op in every))}
+    stream = np.array([streams[op.stream] for op in every], np.int64)[ops.places]
+    across = stream[waiting] != stream[awaited]
+    return Dependencies(waiting[across], awaited[across])
 
 
-def _found(
-    names: OpsByName, template: int, blocks: Integers, own: Sequence[tuple[int, int | None, str]]
-) -> Iterator[Integers]:
-    """Yield arrays of two rows, the ops of *blocks* and the ops that they wait for, in order of `after`.
-
-    *own*: by dependency the place of the op, and the place of the other in *template* or None, and its name.
-    """
-    starts, ops = names.ops.starts[blocks], names.ops.templates[template]
-    for inside, several in groupby(own, key=lambda one: one[1] is not None):
-        if inside:
-            places = np.array([one[:2] for one in several], np.int64).T
-            yield (places[:, :, None] + starts).reshape(2, -1)
-            continue
-        for place, _, name in several:
-            for block, stream, awaited in names.find(template, name, blocks):
-                if stream != ops[place].stream:
-                    yield np.stack([names.ops.starts[block] + place, awaited])
+def _positions(known: Integers, wanted: Integers) -> Integers:
+    """Where each of *wanted* is in *known*; -1 if it is not."""
+    if not len(known):
+        return np.full(len(wanted), -1)
+    order = np.argsort(known, kind="stable")
+    at = order[np.minimum(known[order].searchsorted(wanted), len(known) - 1)]
+    return np.where(known[at] == wanted, at, -1)
 
 
-_NOWHERE: Mapping[int, int] = {}
-
-
-class OpsByName:
-    """Finds the ops of a program by their names in templates, in which a placeholder stands for the micro-batch."""
-
-    def __init__(self, ops: TemplatedOps) -> None:
-        self.ops = ops
-        # by name, the place of the op in each template that has it
-        self._found: defaultdict[str, dict[int, int]] = defaultdict(dict)
-        for number, template in enumerate(ops.templates):
-            for place, op in enumerate(template):
-                self._found[op.name][number] = place
-        self._block_of: dict[int, Integers] = {}
-
-    def awaited(self, index: int) -> list[int]:
-        """The ops of other streams that the op of that *index* waits for, in order of `after`."""
-        block = int(np.searchsorted(self.ops.starts, index, "right")) - 1
-        template = int(self.ops.which[block])
-        op = self.ops.templates[template][index - int(self.ops.starts[block])]
-        found = [place for name in op.after for place in self.find(template, name, np.array([block]))]
-        return [int(awaited[0]) for _, stream, awaited in found if stream != op.stream]
-
-    def blocks_of(self, template: int) -> Integers:
-        """The numbers of the blocks of *template*."""
-        return np.flatnonzero(self.ops.which == template)
-
-    def place(self, template: int, name: str) -> int | None:
-        """The place in *template* of its op called *name*; None if it has none."""
-        return self._found.get(name, _NOWHERE).get(template)
-
-    def find(self, template: int, name: str, blocks: Integers) -> Iterator[tuple[Integers, str, Integers]]:
-        """The ops called *name* in an `after` of *blocks*, which are all of *template*.
-
-        Yield (some of the blocks, stream of the op, index of the op for each of these blocks).
-        """
-        places = self._found.get(name, _NOWHERE)
-        if template in places:
-            place = places[template]
-            yield blocks, self.ops.templates[template][place].stream, self.ops.starts[blocks] + place
-            return
-        unresolved = np.ones(len(blocks), np.bool_)
-        for other, place in places.items():
-            where = self._blocks(other, name, blocks)
-            met = where >= 0
-            unresolved &= ~met
-            if met.any():
-                yield blocks[met], self.ops.templates[other][place].stream, self.ops.starts[where[met]] + place
-        for block in blocks[unresolved].tolist():
-            # one of the two names has a placeholder and the other does not
-            stream, index = self._materialised[self.ops.block(block).name(name)]
-            yield np.array([block]), stream, np.array([index])
-
-    def _blocks(self, template: int, name: str, waiting: Integers) -> Integers:
-        """For each of the blocks *waiting*, the block of *template* with the op that it calls *name*; -1 if none."""
-        if PLACEHOLDER_TEXT not in name:
-            return np.full(len(waiting), self.blocks_of(template)[0])
-        if template not in self._block_of:
-            blocks = self.blocks_of(template)
-            # blocks of no micro-batch have the number -1: the last entry is for them
-            self._block_of[template] = np.full(int(self.ops.micro_batches.max()) + 2, -1)
-            self._block_of[template][self.ops.micro_batches[blocks]] = blocks
-        return self._block_of[template][self.ops.micro_batches[waiting]]
-
-    @cached_property
-    def _materialised(self) -> dict[str, tuple[str, int]]:
-        """By name without placeholder: the stream of the op and its index."""
-        own = [[op.name for op in ops] for ops in self.ops.templates]
-        streams = [[op.stream for op in ops] for ops in self.ops.templates]
-        found: dict[str, tuple[str, int]] = {}
-        for number, (start, which) in enumerate(zip(self.ops.starts.tolist(), self.ops.which.tolist(), strict=False)):
-            names = self.ops.block(number).names(own[which])
-            found.update(zip(names, zip(streams[which], range(start, start + len(names)), strict=True), strict=True))
-        return found
+def materialised(ops: TemplatedOps) -> dict[str, int]:
+    """The indices of *ops* by their names without placeholders."""
+    own = [[op.name for op in template] for template in ops.templates]
+    names = (ops.block(number).names(own[which]) for number, which in enumerate(ops.which.tolist()))
+    return {name: place for place, name in enumerate(chain.from_iterable(names))}

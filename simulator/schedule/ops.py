@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, fields
-from functools import cache
+from collections.abc import Iterator, Mapping
+from dataclasses import field
 from math import isclose
-from operator import attrgetter
-from typing import Any, TypeVar
 
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading.dataclass import dataclass
@@ -64,31 +61,6 @@ class Op:
 
     def _what(self) -> str:
         raise NotImplementedError
-
-
-_AnyOp = TypeVar("_AnyOp", bound=Op)
-
-
-def renamed(op: _AnyOp, name: str, action: Action | None, after: tuple[str, ...]) -> _AnyOp:
-    """Return *op* with another *name*, *action* and *after*: what differs between micro-batches.
-
-    As ``dataclasses.replace``, which takes nearly twice as long, since it calls the constructor with all fields. Whole
-    programs are copied so.
-    """
-    read, write = _kept_fields(type(op))  # type: ignore[arg-type]  # mypy takes a class for its instances
-    copy = object.__new__(type(op))
-    for put, value in zip(write, (*read(op), name, action, after), strict=True):
-        put(copy, value)
-    return copy
-
-
-@cache
-def _kept_fields(kind: type[Op]) -> tuple[Callable[[Op], tuple[Any, ...]], tuple[Callable[[Op, Any], None], ...]]:
-    """Return what reads the fields of *kind* that `renamed` keeps, and what writes those and then the other three."""
-    own = ("name", "action", "after")
-    kept = [one.name for one in fields(kind) if one.name not in own]
-    # each field has a slot, whose descriptor writes what ``frozen`` protects
-    return attrgetter(*kept), tuple(getattr(kind, slot).__set__ for slot in (*kept, *own))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

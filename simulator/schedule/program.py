@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
-from clustersim.simulator.schedule.ops import Compute, Op, renamed
+from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
+from clustersim.simulator.schedule.records import changed
 
 _T = TypeVar("_T")
 _Name = TypeVar("_Name")
@@ -52,7 +53,7 @@ class OpBlock:
         if self.micro_batch is None:
             return op
         action = self.action(op.action) if op.action else None
-        return renamed(op, self.name(op.name), action, tuple(map(self.name, op.after)))
+        return changed(op, name=self.name(op.name), action=action, after=tuple(map(self.name, op.after)))
 
     def action(self, action: Action) -> Action:
         """The action *action* of the template, with the placeholder replaced."""
@@ -374,7 +375,7 @@ class Program:
             for piece in pieces:
                 if told and piece[0].after and any(name in told for name in piece[0].after):
                     after = tuple(told.get(name, name) for name in piece[0].after)
-                    made.add((replace(piece[0], after=after),), own)
+                    made.add((changed(piece[0], after=after),), own)
                 else:
                     made.add(piece, own)
             before = dict(zip(seen, carried, strict=True))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
@@ -25,14 +26,14 @@ from clustersim.workloads.operators.operator import REPLICAS, ParameterTensor
 BUCKETS = Operation("copies to buckets", "elementwise")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Weights:
     """The parameter *tensors* that a program holds of the layer *name*, in order of registration."""
 
     name: str
     tensors: tuple[ParameterTensor, ...]
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """How many parameters they have."""
         return sum(tensor.count for tensor in self.tensors)

@@ -25,6 +25,7 @@ from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.buckets import (
     NO_COPIES,
@@ -97,7 +98,7 @@ def reduce_gradients(
     """
     known = degrees or {}
     buckets = {
-        stage: [replace(own, ranks=known.get(own.over, own.ranks)) for own in several]
+        stage: [changed(own, ranks=known.get(own.over, own.ranks)) for own in several]
         for stage, several in buckets.items()
     }
     program = _with_kept(program, reduction, [own for several in buckets.values() for own in several])
@@ -111,7 +112,7 @@ def reduce_gradients(
     def change(op: Op) -> Iterator[Op]:
         if op.name in updates:
             awaited = [key for key in pending if key[0] in updates[op.name]]
-            yield replace(op, after=(*op.after, *dict.fromkeys(pending.pop(key) for key in awaited)))
+            yield changed(op, after=(*op.after, *dict.fromkeys(pending.pop(key) for key in awaited)))
             return
         if not op.action or op.name not in completing:
             yield op
@@ -120,7 +121,7 @@ def reduce_gradients(
         yield _with_kernel(op, copies.kernel(own.values()))
         for number, bucket in own.items():
             name = f"{op.action}.bucket{number}"
-            filled = replace(bucket, name=name, action=op.action, filled_by=op.name, last=op.action in final)
+            filled = changed(bucket, name=name, action=op.action, filled_by=op.name, last=op.action in final)
             for reduced in reduction(filled):
                 yield reduced
                 pending[op.action.stage, reduced.stream] = reduced.name
@@ -138,7 +139,7 @@ def _with_kept(program: Program, reduction: Reduction, buckets: Sequence[Bucket]
 
 def _with_kernel(op: Op, kernel: Kernel) -> Op:
     """*op* with *kernel* at its end, if that moves any bytes."""
-    return replace(op, kernels=(*op.kernels, kernel)) if kernel.nbytes and isinstance(op, Compute) else op
+    return changed(op, kernels=(*op.kernels, kernel)) if kernel.nbytes and isinstance(op, Compute) else op
 
 
 def updated_stages(program: Program) -> dict[str, frozenset[int]]:
@@ -195,9 +196,9 @@ def after_backward(program: Program, parts: Mapping[int, Sequence[Bucket]]) -> d
     """*parts*, by stage, all complete only at the end of the last backward pass before their optimizer step."""
     last = {action.stage: layer for action, layer in backward_ops(program)}
     if len(set(updated_stages(program).values())) > 1:
-        return {stage: [replace(part, layer=last[stage]) for part in own] for stage, own in parts.items()}
+        return {stage: [changed(part, layer=last[stage]) for part in own] for stage, own in parts.items()}
     end = list(actions(program, "BW"))[-1][1].stage
-    every = [replace(part, layer=last[end]) for own in parts.values() for part in own]
+    every = [changed(part, layer=last[end]) for own in parts.values() for part in own]
     return {stage: every if stage == end else [] for stage in parts}
 
 
@@ -207,7 +208,7 @@ def flattened(reduction: Reduction) -> Reduction:
     def reduce(bucket: Bucket) -> Iterator[Op]:
         ops = list(reduction(bucket))
         held = ops[0].allocates.get("buffers", 0.0) + bucket.buffer
-        yield replace(ops[0], allocates={**ops[0].allocates, "buffers": held}) if bucket.buffer else ops[0]
+        yield changed(ops[0], allocates={**ops[0].allocates, "buffers": held}) if bucket.buffer else ops[0]
         yield from ops[1:]
 
     return wrapped(reduction, reduce)
@@ -391,7 +392,7 @@ def _accumulated(program: Program, traffic: dict[str, float]) -> Program:
     def change(op: Op) -> Iterator[Op]:
         assert isinstance(op, Compute)
         addition = memory_bound(added[op.name], launches=0, operation=ACCUMULATION)
-        yield replace(op, kernels=(*op.kernels, addition))
+        yield changed(op, kernels=(*op.kernels, addition))
 
     return program.map_ops(change, added)
 

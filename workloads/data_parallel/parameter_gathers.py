@@ -27,6 +27,7 @@ from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
 from clustersim.simulator.schedule.program import BlockList, Program, TemplatedOps
+from clustersim.simulator.schedule.records import changed
 from clustersim.workloads.data_parallel.buckets import Bucket, Reduction, Weights, wrapped
 from clustersim.workloads.data_parallel.gradients import COMPUTE, updated_stages
 from clustersim.workloads.data_parallel.sharded_states import added
@@ -212,6 +213,7 @@ def gathers(
     found: list[Gather] = []
     kept: dict[str, Gather] = {}
     updates = _updates(program)
+    large = {name for name, own in held.items() if any(tensor.count >= limits.live for tensor in own.tensors)}
     for use in _uses(program, held):
         gather, own = kept.pop(use.layer, None), updates.get(use.action.stage, [])
         if gather is None or bisect_left(own, gather.begin) < bisect_left(own, use.begin):
@@ -223,7 +225,7 @@ def gathers(
             kept[use.layer] = gather
     for number, gather in enumerate(found):
         # issued when the layer that is `prefetch` before it begins, but not before an update of its weights
-        ahead = 0 if _not_ahead(found, number, held, limits) else prefetch
+        ahead = 0 if gather.layer in large or _released_before(found, number) else prefetch
         begin, own = found[max(0, number - ahead)].begin, updates.get(gather.action.stage, [])
         updated = bisect_left(own, gather.begin)
         gather.issue = max(begin, own[updated - 1] + 1) if updated else begin
@@ -242,11 +244,10 @@ def _updates(program: Program) -> dict[int, list[int]]:
     return updates
 
 
-def _not_ahead(found: Sequence[Gather], number: int, held: Mapping[str, Weights], limits: GatherLimits) -> bool:
-    """True if that gather is issued when it is needed: the layer is too large, or was released after R just before."""
+def _released_before(found: Sequence[Gather], number: int) -> bool:
+    """True if the layer of that gather was released after its recomputation just before: it is issued when needed."""
     one, before = found[number], found[number - 1]
-    recomputed = before.layer == one.layer and before.action.phase == "R"
-    return recomputed or max(tensor.count for tensor in held[one.layer].tensors) >= limits.live
+    return before.layer == one.layer and before.action.phase == "R"
 
 
 class Passage(NamedTuple):
@@ -335,8 +336,8 @@ def unsharded(
     def needing(unit: Unit, op: Op) -> list[Op]:
         _, waits = gathered(unit, "", op.stream)
         if copied and isinstance(op, Compute):
-            op = replace(op, kernels=(memory_bound(2 * nbytes[unit.layer], operation=COPIES), *op.kernels))
-        return [*waits, replace(op, after=(*op.after, waits[-1].name if waits else unit.name + suffix))]
+            op = changed(op, kernels=(memory_bound(2 * nbytes[unit.layer], operation=COPIES), *op.kernels))
+        return [*waits, changed(op, after=(*op.after, waits[-1].name if waits else unit.name + suffix))]
 
     placing = _Placing(program, lambda *one: gathered(*one)[0], needing, overlap=overlap)
     return program.with_templated_ops(placing.placed(found, nbytes))
@@ -413,7 +414,7 @@ class _Placing:
             ops += self.ops.templates[template][at:upto]
             at = upto
             if event.unit is None:
-                ops[-1] = replace(ops[-1], frees=added(ops[-1].frees, "buffers", event.frees))
+                ops[-1] = changed(ops[-1], frees=added(ops[-1].frees, "buffers", event.frees))
             elif event.kind == ISSUED:
                 ops += self._issued(event.unit, event.after, event.reader)
             else:

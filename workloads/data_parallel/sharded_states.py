@@ -29,6 +29,7 @@ from clustersim.simulator.reading.quantities import Count, Section
 from clustersim.simulator.schedule.mesh import Axis
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.program import Names, Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.architectures.shape import nearest_divisors
 from clustersim.workloads.data_parallel.buckets import Weights, reduced_axes
@@ -203,7 +204,7 @@ def sharded_states(
                 own = [weights for stage in updates[op.name] for weights in trained.get(stage, ())]
                 yield from _gathered_matrices(op, own, sharding)
             kernels = tuple(of_shard(kernel, *elements) for kernel in op.kernels)
-            op = replace(op, kernels=kernels, allocates=held, frees=held)
+            op = changed(op, kernels=kernels, allocates=held, frees=held)
         yield op
 
     program = replace(program.map_ops(change), resident=resident)
@@ -303,18 +304,18 @@ def double_buffered(
     names = {op.name for op in reductions if op.stream != "compute"}
 
     def change(ops: Sequence[Op], before: Names) -> tuple[list[Op], Names]:
-        issued, changed = list(before), []
+        issued, made = list(before), []
         for op in ops:
             new = op
             if op.name in filling and op.layer and nbytes[op.layer]:
-                new = replace(op, allocates=added(op.allocates, "buffers", nbytes[op.layer]))
+                new = changed(op, allocates=added(op.allocates, "buffers", nbytes[op.layer]))
             if _computes(op) and len(issued) > 1:
-                new = new if issued[-1] in op.after else replace(new, after=(*op.after, issued[-2]))
+                new = new if issued[-1] in op.after else changed(new, after=(*op.after, issued[-2]))
                 del issued[:-1]
-            changed.append(new)
+            made.append(new)
             if op.name in names:
                 issued.append(op.name)
-        return changed, tuple(issued[-2:])
+        return made, tuple(issued[-2:])
 
     return program.map_blocks(change)
 

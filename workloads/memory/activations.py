@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import NamedTuple
 
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.workloads.operators.model import Layer, Model
 
 Place = tuple[int, int | None, str]
@@ -187,7 +188,7 @@ def _holding(op: Op, allocated: float, freed: float) -> Op:
     """*op* with these bytes of activations allocated and freed."""
     if (op.allocates.get("activations", 0.0), op.frees.get("activations", 0.0)) == (allocated, freed):
         return op
-    return replace(op, allocates=_with(op.allocates, allocated), frees=_with(op.frees, freed))
+    return changed(op, allocates=_with(op.allocates, allocated), frees=_with(op.frees, freed))
 
 
 def _with(given: Mapping[str, float], nbytes: float) -> Mapping[str, float]:

@@ -17,6 +17,7 @@ from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.ops import Compute, Op, Recv, Send
 from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 
 NO_KERNEL = Kernel(launches=0)
@@ -72,12 +73,12 @@ def at_coordinate(op: Op, axis: str, coordinate: int) -> Op:
         _kernel_at(kernel, coordinate) if isinstance(kernel, KernelByCoordinate) and kernel.over == axis else kernel
         for kernel in op.kernels
     )
-    return replace(op, kernels=tuple(kernel for kernel in own if kernel != NO_KERNEL))
+    return changed(op, kernels=tuple(kernel for kernel in own if kernel != NO_KERNEL))
 
 
 def _kernel_at(kernel: KernelByCoordinate, coordinate: int) -> Kernel:
     own = kernel.each[coordinate]
-    return own if own == NO_KERNEL else replace(own, operation=kernel.operation)
+    return own if own == NO_KERNEL else changed(own, operation=kernel.operation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,4 +203,4 @@ def _without(op: Op, missing: Sequence[Shift]) -> Op:
     names, received = {shift.name for shift in missing}, sum(shift.allocates.get("buffers", 0.0) for shift in missing)
     after = tuple(name for name in op.after if name not in names)
     frees = {**op.frees, "buffers": op.frees.get("buffers", 0.0) - received} if received else op.frees
-    return replace(op, after=after, frees=frees)
+    return changed(op, after=after, frees=frees)

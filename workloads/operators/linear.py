@@ -54,7 +54,7 @@ class Linear(Operator):
                 made.append(matrix(outputs, self.inputs, hidden=self.hidden))
             if self.bias:
                 made.append(ParameterTensor(outputs))
-        return tuple(replace(tensor, trainable=not self.frozen) for tensor in made)
+        return tuple(replace(tensor, trainable=False) for tensor in made) if self.frozen else tuple(made)
 
     def apart(self) -> tuple[Linear, ...]:
         """A product for each of the *splits*."""

@@ -9,10 +9,11 @@ arXiv:2209.05433.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from clustersim.simulator.hardware.kernel import BYTES, OPERAND_BYTES, Kernel, Operation, matmul, memory_bound
 from clustersim.simulator.reading.dataclass import dataclass
+from clustersim.simulator.schedule.records import changed
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.operator import ParameterTensor
 
@@ -135,7 +136,7 @@ class LowPrecision:
         else:
             casts = self.casts(elements, products=self.products)
         share = self.weight_casts
-        return tuple(replace(one, nbytes=one.nbytes * share, launches=round(share * tensors)) for one in casts)
+        return tuple(changed(one, nbytes=one.nbytes * share, launches=round(share * tensors)) for one in casts)
 
     def weights_cast_again(self, elements: float) -> tuple[Kernel, ...]:
         """Their casts in a backward pass; none if the first ones are kept."""
@@ -193,7 +194,7 @@ class ScaledLinear(Linear):
         gathered = self.low.element_bytes if self.low.stored else None
         every = 2 if self.bias else 1
         return tuple(
-            one if place % every else replace(one, copy_bytes=self.low.weight_bytes, gathered_bytes=gathered)
+            one if place % every else changed(one, copy_bytes=self.low.weight_bytes, gathered_bytes=gathered)
             for place, one in enumerate(super().tensors)
         )
 
@@ -214,7 +215,7 @@ class ScaledLinear(Linear):
         if self.frozen:
             return ()
         again = () if self.low.keeps_casts else self._input_casts(samples)
-        return (*again, replace(self._product(self.outputs, self.inputs, samples * self.rows), of_weights=True))
+        return (*again, changed(self._product(self.outputs, self.inputs, samples * self.rows), of_weights=True))
 
     def kept_bytes(self, samples: int) -> float:
         """Its input, as it was cast or in 16 bits."""

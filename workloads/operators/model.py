@@ -14,6 +14,7 @@ from typing import ClassVar
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading.dataclass import dataclass
+from clustersim.simulator.schedule.records import changed
 from clustersim.workloads.operators.operator import Fused, Operator, ParameterTensor, Segment
 
 CONTAINERS = 3
@@ -223,13 +224,14 @@ class OperatorLayer(Layer):
     )
 
     def again(self, name: str) -> OperatorLayer:
-        """A layer *name* of the same operators, which shares what is known of their kernels."""
+        """A layer *name* of the same operators, which shares what is known of them."""
         other = replace(self, name=name)
         object.__setattr__(other, "_kernels", self._kernels)
         object.__setattr__(other, "_segments", self._segments)
+        other.__dict__["tensors"] = self.tensors
         return other
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[ParameterTensor, ...]:
         """The tensors of all operators, in order."""
         return tuple(tensor for operator in self.operators for tensor in operator.tensors)
@@ -338,7 +340,7 @@ def _named(operator: Operator, phase: str, samples: int) -> Iterator[Segment]:
     """The segments of *operator*, with the operations of their kernels."""
     for segment in operator.segments(phase, samples):
         named = operator.named(segment.kernels)
-        yield segment if named is segment.kernels else replace(segment, kernels=named)
+        yield segment if named is segment.kernels else changed(segment, kernels=named)
 
 
 def _halves(phase: str) -> str:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, get_args
 
 from clustersim.simulator.hardware.kernel import Kernel, Operation
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import PerPeer, scaled_bytes
+from clustersim.simulator.schedule.records import changed
 
 SHIFT = "shift"
 """The kind of a ring exchange: each rank sends to the rank *distance* further on, and receives from the one before."""
@@ -49,7 +49,7 @@ class Exchange:
 
     def times(self, factor: float) -> Exchange:
         """The exchange with its bytes multiplied by *factor*."""
-        return replace(self, nbytes=self.nbytes * factor, per_peer=scaled_bytes(self.per_peer, factor))
+        return changed(self, nbytes=self.nbytes * factor, per_peer=scaled_bytes(self.per_peer, factor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Operator(ABC):
         if all(kernel.operation for kernel in kernels):
             return kernels
         own = self.operation
-        return tuple(kernel if kernel.operation else replace(kernel, operation=_of(kernel, own)) for kernel in kernels)
+        return tuple(kernel if kernel.operation else changed(kernel, operation=_of(kernel, own)) for kernel in kernels)
 
 
 def _of(kernel: Kernel, own: Operation) -> Operation:

@@ -25,6 +25,7 @@ from math import ceil, prod
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation
 from clustersim.simulator.reading.dataclass import dataclass
+from clustersim.simulator.schedule.records import changed
 from clustersim.workloads.operators.linear import Linear, SharedInput, SummedOutput
 from clustersim.workloads.operators.operator import Exchange, Operator, ParameterTensor, Segment
 
@@ -170,8 +171,8 @@ class ShardedOperator(Operator):
         """The share's segments between the exchanges of *phase*."""
         first, *rest = self.share.segments(phase, samples)
         before, after = _of(self.before, phase, samples), _of(self.after, phase, samples)
-        segments = [replace(first, before=before + first.before), *rest]
-        segments[-1] = replace(segments[-1], after=segments[-1].after + after)
+        segments = [changed(first, before=before + first.before), *rest]
+        segments[-1] = changed(segments[-1], after=segments[-1].after + after)
         return tuple(segments)
 
 

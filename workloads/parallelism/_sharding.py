@@ -30,6 +30,7 @@ from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, BucketCopies, Reduction, Weights
 from clustersim.workloads.data_parallel.gradients import (
@@ -81,7 +82,7 @@ def gathered_ahead(program: Program, stages: Mapping[int, Sequence[Weights]], wi
 
     def awaiting(op: Op) -> Op:
         name = awaited.pop(op.layer, None) if isinstance(op, Compute) and op.layer else None
-        return op if name is None else replace(op, after=(*op.after, name))
+        return op if name is None else changed(op, after=(*op.after, name))
 
     blocks = [OpBlock(gathers)]
     for block in program.blocks:
@@ -257,7 +258,7 @@ class Sharding:
     def _bucket(self, bucket: Bucket, first: str) -> Bucket:
         """*bucket* over the axis of its first reduction."""
         over = first if bucket.over == REPLICAS else bucket.over
-        return replace(bucket, over=over, buffer=0.0 if self.in_place else bucket.buffer)
+        return changed(bucket, over=over, buffer=0.0 if self.in_place else bucket.buffer)
 
     def _with_gathers(
         self,

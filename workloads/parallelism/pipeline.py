@@ -22,6 +22,7 @@ from clustersim.simulator.schedule.mesh import Axis, Mesh, family
 from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.pipeline_order import Action, Order, is_file, order_of_file, read_order
 from clustersim.simulator.schedule.program import Program, TemplatedOps
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.gradients import actions
 from clustersim.workloads.memory.compute import PIPELINE, WeightVersions
@@ -358,7 +359,7 @@ def _joined(
         if isinstance(op, Compute) and op.action in awaited:
             message = awaited.pop(op.action)
             yield from message.gathers()
-            yield replace(op, after=(*op.after, message.recv().name))
+            yield changed(op, after=(*op.after, message.recv().name))
         else:
             yield op
         if op.action in sent and op.name == last[op.action]:

@@ -46,6 +46,7 @@ from clustersim.simulator.reading.quantities import Count, Flag, Size, whole_num
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, Reduction, Weights, bucket_copies
 from clustersim.workloads.data_parallel.parameter_gathers import PLAIN, Gathering, GatherLimits
@@ -309,7 +310,7 @@ def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, ov
             filled.append(tensor)
             last = layer.name
     made += [Bucket.of(filled, gradient_dtype, last, over)] if filled else []
-    return [replace(one, buffer=one.nbytes) for one in made]
+    return [changed(one, buffer=one.nbytes) for one in made]
 
 
 HOOKS = Operation("hooks of ZeRO-3", "elementwise")
@@ -339,7 +340,7 @@ def with_module_hooks(program: Program, layers: Sequence[Layer], software: Softw
     def change(op: Op) -> list[Op]:
         assert isinstance(op, Compute)
         hooks = memory_bound(0.0, launches=0, operators=added[op.name], operation=HOOKS)
-        return [replace(op, kernels=(hooks, *op.kernels))]
+        return [changed(op, kernels=(hooks, *op.kernels))]
 
     return program.map_ops(change, {name for name, count in added.items() if count})
 

@@ -9,8 +9,9 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.alternatives.space import Space
 from clustersim.scenarios.run.running import communicator, simulated
+from clustersim.scenarios.search.candidate_evaluation import LEVELS
 from clustersim.scenarios.search.estimator import Estimator
-from clustersim.scenarios.search.lower_bounds import least_bytes, least_seconds
+from clustersim.scenarios.search.lower_bounds import kernel_seconds, least_bytes, least_seconds
 from clustersim.scenarios.search.planner import Planner
 from clustersim.scenarios.search.prices import Transfers
 from clustersim.simulator.schedule.ops import Collective, Recv, Send
@@ -102,8 +103,9 @@ def test_bounds_are_below_the_estimates_of_all_candidates() -> None:
         variant = space.variant(candidate)
         estimate = estimator.estimate(variant)
         assert estimate.seconds is not None
-        kernels = least_seconds(estimator, variant, computing=True)
-        assert 0 <= kernels <= least_seconds(estimator, variant) <= estimate.seconds
+        bounds = [bound(estimator, variant) for bound in LEVELS]
+        assert bounds == sorted(bounds)
+        assert 0 <= bounds[0] <= bounds[-1] <= estimate.seconds
         assert least_bytes(estimator, variant) <= estimate.need.nbytes
 
 
@@ -116,7 +118,7 @@ def test_the_bound_of_fsdp_counts_its_gathers(pp: int) -> None:
     estimate = estimator.estimate(scenario).seconds
     assert estimate is not None
     least = least_seconds(estimator, scenario)
-    assert least_seconds(estimator, scenario, computing=True) < 0.5 * estimate
+    assert kernel_seconds(estimator, scenario) < 0.5 * estimate
     assert 0.6 * estimate < least <= estimate
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,8 @@ def test_the_best_of_a_random_job_is_among_those_simulated(seed: int) -> None:
     planner = Planner(random_job(seed))
     planner.bound(planner.candidates)
     best = {one.candidate.key for one in planner.best()}
-    quickest = sorted(planner.open, key=lambda one: planner.bounds[one.key].seconds)[:40]
+    bounds = dict(zip([one.key for one in planner.open], planner.least_seconds(planner.open), strict=True))
+    quickest = sorted(planner.open, key=lambda one: bounds[one.key])[:40]
     planner.estimate(quickest)
     fitting = [one for one in quickest if not planner.kind(one)]
     assert min(planner.simulate(fitting), key=lambda one: one.value).candidate.key in best
@@ -142,6 +143,35 @@ def test_candidates_come_in_the_order_of_bounds_that_are_found_late() -> None:
     assert frontier.least() == exact[order[40]]
     assert len(asked) == len(set(asked)) < len(exact)
     assert [one.values["number"] for one in frontier.take(1000)] == order[40:]
+
+
+def test_each_level_of_bounds_is_asked_of_few_candidates() -> None:
+    draw = random.Random(1)
+    exact = [draw.uniform(1, 2) for _ in range(300)]
+    levels = [[share * one for one in exact] for share in (0.5, 0.8, 1.0)]
+    asked = [0, 0]
+
+    def better(level: int) -> Callable[[Sequence[Candidate]], list[float]]:
+        def found(some: Sequence[Candidate]) -> list[float]:
+            asked[level] += len(some)
+            return [levels[level + 1][one.values["number"]] for one in some]
+
+        return found
+
+    frontier = Frontier([Candidate({"number": number}) for number in range(300)], levels[0], better(0), better(1))
+    order = sorted(range(300), key=lambda number: exact[number])
+    assert [one.values["number"] for one in frontier.take(20)] == order[:20]
+    assert 20 <= asked[1] < asked[0] <= 300
+
+
+def test_only_candidates_with_lower_bounds_may_be_faster() -> None:
+    planner = Planner(job(SMALL))
+    planner.bound(planner.candidates)
+    least = dict(zip([one.key for one in planner.open], planner.least_seconds(planner.open, 1), strict=True))
+    middle = sorted(least.values())[len(least) // 2]
+    expected = [one for one in planner.open if least[one.key] < middle]
+    assert planner.maybe_faster(planner.open, middle, 5) == expected[:5]
+    assert planner.maybe_faster(planner.open, middle, 10_000) == expected
 
 
 def test_a_candidate_is_simulated_as_its_scenario_is() -> None:

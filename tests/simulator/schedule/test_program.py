@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from clustersim.simulator.hardware.kernel import Kernel
-from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Recv, Send, renamed
+from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
+from clustersim.simulator.schedule.records import changed
 
 FORWARD = (
     Compute(name="0F□.a", action=Action("F", 0, PLACEHOLDER), layer="a", kernels=()),
@@ -139,7 +140,7 @@ def test_with_ops_keeps_the_blocks():
     assert [op.stream for op in changed.ops] == ["0", "1", "2"]
 
 
-def test_renamed_ops_are_those_that_replace_makes() -> None:
+def test_changed_ops_are_those_that_replace_makes() -> None:
     kernels = (Kernel(nbytes=4.0),)
     ops = [
         Compute(name="F", action=Action("F", 0, 1), layer="a", after=("x",), kernels=kernels, on="host", priority=2),
@@ -151,6 +152,8 @@ def test_renamed_ops_are_those_that_replace_makes() -> None:
     ]
     action, after = Action("B", 2, 3), ("y", "z")
     for op in ops:
-        assert renamed(op, "new", action, after) == replace(op, name="new", action=action, after=after)
-    assert renamed(ops[0], "new", None, ()).action is None
+        assert changed(op, name="new", action=action, after=after) == replace(
+            op, name="new", action=action, after=after
+        )
+    assert changed(ops[0], action=None).action is None
     assert ops[0].name == "F"

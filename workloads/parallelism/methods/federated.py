@@ -32,8 +32,9 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Fraction, Index, Ratio, Section
 from clustersim.simulator.reading.validation import Fault
 from clustersim.simulator.schedule.mesh import Axis
-from clustersim.simulator.schedule.ops import Compute, Op, Recv, Send, renamed
+from clustersim.simulator.schedule.ops import Compute, Op, Recv, Send
 from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.operator import REPLICAS
@@ -293,7 +294,7 @@ def arrival_name(number: int, peer: int) -> str:
 
 def _numbered(ops: Sequence[Op], number: str) -> Iterator[Op]:
     """*ops* with names of their own."""
-    return (renamed(op, f"{number}.{op.name}", op.action, tuple(f"{number}.{name}" for name in op.after)) for op in ops)
+    return (changed(op, name=f"{number}.{op.name}", after=tuple(f"{number}.{name}" for name in op.after)) for op in ops)
 
 
 def _joined(ops: Sequence[Op], phases: Collection[str], *, keeps_memory: bool) -> list[Op]:
