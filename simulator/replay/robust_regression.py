@@ -35,7 +35,7 @@ the last two estimates, because estimates may alternate."""
 CLEARLY = 0.9
 """A loss below this share of another one is another minimum, no other end of the same search."""
 
-SCALE_TOLERANCE = 1e-3
+SCALE_TOLERANCE = 0.02
 """A relative change of the scale that no longer matters: n rows determine it to about 1 / sqrt(n)."""
 
 HUBER = 0.3
