@@ -35,8 +35,9 @@ the last two estimates, because estimates may alternate."""
 CLEARLY = 0.9
 """A loss below this share of another one is another minimum, no other end of the same search."""
 
-SCALE_TOLERANCE = 0.02
-"""A relative change of the scale that no longer matters: n rows determine it to about 1 / sqrt(n)."""
+SCALE_TOLERANCE, LEAST_SCALE_TOLERANCE = 0.01, 1e-3
+"""A relative change of the scale that no longer matters, times sqrt(n), since n rows determine it to about 1 / sqrt(n);
+and the least."""
 
 HUBER = 0.3
 """Huber's bound in standard deviations. The usual 1.345 suits data with a few disturbed rows. Here the model lacks some
@@ -107,8 +108,10 @@ class RobustProblem:
         at, scale = start, self.scale(self.residuals(start))
         for number in range(ROUNDS):
             at = self._minimum_at(scale, at, tolerance, smallest_step, evaluations)
-            estimate = self.scale(self.residuals(at))
-            if abs(estimate - scale) <= SCALE_TOLERANCE * scale:
+            residuals = self.residuals(at)
+            estimate = self.scale(residuals)
+            tolerance_of_scale = max(LEAST_SCALE_TOLERANCE, SCALE_TOLERANCE / sqrt(len(residuals)))
+            if abs(estimate - scale) <= tolerance_of_scale * scale:
                 break
             scale = estimate if number < UNDAMPED else sqrt(scale * estimate)
         return at
