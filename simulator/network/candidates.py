@@ -256,8 +256,7 @@ def candidate(
         # (ncclTopoTuneModel)
         steps = [part for step in steps for part in step.passes()]
     correction = transport.correction(algorithm, protocol, nbytes)
-    share = transport.share(kind, algorithm, protocol, properties) * correction
-    share *= transport.link_share(kind, properties)
+    share = transport.share(kind, algorithm, protocol, properties) * correction * transport.link_share(kind, properties)
     pipelined = transport.pipeline_share(
         algorithm, sum(step.repeat for step in steps if not (step.pipelined or step.continues))
     )
@@ -351,6 +350,8 @@ def _copied(
     Without a rate of copies buffers are copied as fast as links fill them, in *round_busy* seconds for all bytes.
     """
     properties, sent = topology.properties, step.nbytes * topology.most(step)
+    if not sent:
+        return 0.0
     buffered = 0.0 if step.continues else min(sent, _buffers(transport, topology, algorithm, protocol))
     rate = transport.copy_rate.get((algorithm, protocol, properties.link)) if properties.servers == 1 else None
     if rate is None:

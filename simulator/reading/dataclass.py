@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, Field, FrozenInstanceError, fields
 from functools import partial
 from reprlib import recursive_repr
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 __all__ = ["dataclass"]
@@ -45,19 +46,24 @@ else:
         return made
 
 
+_ONE_AT_A_TIME = RLock()
+"""Modules that several threads import may have classes of the same base."""
+
+
 @contextmanager
 def _thawed(cls: type, *, frozen: bool) -> Iterator[None]:
     """Within it the bases of *cls* are not frozen for the standard library, which would compile two methods for it."""
     bases = [vars(base)["__dataclass_params__"] for base in cls.__mro__[1:] if "__dataclass_params__" in vars(base)]
-    if any(params.frozen != frozen for params in bases):
-        raise TypeError(f"{cls.__name__} and the dataclasses below it must all be frozen, or none")
-    for params in bases:
-        params.frozen = False
-    try:
-        yield
-    finally:
+    with _ONE_AT_A_TIME:
+        if any(params.frozen != frozen for params in bases):
+            raise TypeError(f"{cls.__name__} and the dataclasses below it must all be frozen, or none")
         for params in bases:
-            params.frozen = frozen
+            params.frozen = False
+        try:
+            yield
+        finally:
+            for params in bases:
+                params.frozen = frozen
 
 
 class _Factory:

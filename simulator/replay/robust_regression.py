@@ -36,8 +36,8 @@ CLEARLY = 0.9
 """A loss below this share of another one is another minimum, no other end of the same search."""
 
 SCALE_TOLERANCE, LEAST_SCALE_TOLERANCE = 0.01, 1e-3
-"""A relative change of the scale that no longer matters, times sqrt(n), since n rows determine it to about 1 / sqrt(n);
-and the least."""
+"""A relative change of the scale that no longer matters: a hundredth of 1 / sqrt(n), which is about what n rows
+determine it to, but at least a thousandth."""
 
 HUBER = 0.3
 """Huber's bound in standard deviations. The usual 1.345 suits data with a few disturbed rows. Here the model lacks some

@@ -26,6 +26,7 @@ from clustersim.simulator.network.library.nccl_tables import (
 )
 from clustersim.simulator.network.library.tuner import steps
 from clustersim.simulator.network.plan import TransferPlan
+from clustersim.simulator.network.step import Step
 from clustersim.simulator.network.transport import NET, NVLINK, GroupProperties, Transport
 from clustersim.topologies.uniform_and_tree import uniform
 
@@ -338,6 +339,16 @@ def test_grouped_sends_copy_their_own_block_and_what_fills_their_buffers(
     copied = own + min(sent, 2.0**24)
     expected = once + sent / rate + copied / library.copy_rate["direct", "Simple", kind]
     assert found.seconds == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("rates", [{}, nccl("2.30").copy_rate])
+def test_signals_of_an_all_to_all_carry_nothing_that_is_copied(rates: dict[tuple[str, str, str], float]) -> None:
+    cluster, library = topologies.cluster("dgx_h100"), replace(nccl("2.30"), copy_rate=rates)
+    topology, signals = GroupTopology(cluster, cluster.gpus[:2], library), [Step(((0, 1), (1, 0)), 0.0)]
+    group = GroupProperties(2, 1, NVLINK, "nvlink4")
+    once = library.base("direct", "Simple", "nvlink4") + library.message(0.0, NVLINK, "direct", "Simple", group)
+    found = candidate(library, topology, "all_to_all", "direct", "Simple", signals, 0.0)
+    assert found.seconds == pytest.approx(once)
 
 
 def test_the_largest_own_block_of_an_unequal_all_to_all_is_copied() -> None:
