@@ -15,12 +15,11 @@ from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.description import model_title
 from clustersim.scenarios.build.memory_need import MemoryNeed, of_capacity
 from clustersim.scenarios.results.efficiency import Utilisation, utilisation
-from clustersim.scenarios.specification.cost import SECONDS_PER_DAY
 from clustersim.simulator.reading import plain_text
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
 from clustersim.simulator.reading.plain_text import figure
-from clustersim.simulator.reading.units import show, show_long
+from clustersim.simulator.reading.units import SECONDS_PER_DAY, show, show_long
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "buffers")
 """Of tensors, as a result has them."""

@@ -11,7 +11,7 @@ from math import inf, prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.topology import NONE
@@ -29,7 +29,7 @@ from clustersim.simulator.reading.quantities import (
     one_or_list,
 )
 from clustersim.simulator.reading.units import show
-from clustersim.simulator.reading.validation import Chosen, Fault, validated
+from clustersim.simulator.reading.validation import Deferred, Fault, validated
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.topologies.assembly import assemble, cable_of
 from clustersim.topologies.catalogue import CPUS, GPUS, LinkData, device, known, link_data
@@ -336,11 +336,16 @@ def _form(data: Any) -> str:
 
 
 ClusterSpecification = Annotated[
-    Annotated[NodesSection, Tag("of nodes")]
-    | Annotated[UniformSection, Tag("of ports")]
-    | Annotated[TreeSection, Tag("of switches")]
-    | Annotated[GraphSection, Tag("of vertices")],
-    Chosen(_form),
+    ClusterSection,
+    Deferred(
+        {
+            "of nodes": f"{__name__}:NodesSection",
+            "of ports": f"{__name__}:UniformSection",
+            "of switches": f"{__name__}:TreeSection",
+            "of vertices": f"{__name__}:GraphSection",
+        },
+        _form,
+    ),
 ]
 """The type of a scenario's ``cluster`` field."""
 

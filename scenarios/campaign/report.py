@@ -15,9 +15,10 @@ from clustersim.scenarios.campaign.build import section
 from clustersim.scenarios.campaign.campaign import FEW, Sample, Simulated
 from clustersim.scenarios.campaign.job import LOST
 from clustersim.scenarios.results.titles import batch, heading
-from clustersim.scenarios.specification.cost import SECONDS_PER_DAY, account
+from clustersim.scenarios.specification.cost import account
 from clustersim.simulator.analysis.metrics import TAIL_FROM, percentiles
 from clustersim.simulator.reading.plain_text import figure, indented, table
+from clustersim.simulator.reading.units import SECONDS_PER_DAY
 
 if TYPE_CHECKING:
     from clustersim.simulator.charts.campaign import IntervalCosts

@@ -51,6 +51,8 @@ def main() -> None:
     os.environ["MPLBACKEND"] = "agg"
     # pydantic looks for plugins in the metadata of every installed package; here they would only watch the validation
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # numpy's OpenBLAS starts threads that wait in a loop: 0.1 s of each start, while no product here is large
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     status = run(sys.argv[1:])
     if fault := terminal.fault():
         print(fault, file=sys.stderr)

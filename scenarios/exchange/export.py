@@ -24,7 +24,7 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import check_writable, written
 from clustersim.simulator.reading.lookup import UnknownName, function, names
 from clustersim.simulator.reading.validation import near
-from clustersim.workloads.architectures.specification import TransformerSpecification
+from clustersim.workloads.architectures.transformer_keys import TransformerSpecification
 from clustersim.workloads.parallelism._parallelism import DataMethod
 
 PACKAGE = "clustersim.scenarios.exchange.exporting"

@@ -16,7 +16,6 @@ from clustersim.scenarios.results import efficiency
 from clustersim.scenarios.results.result import Result
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.results.titles import heading, title
-from clustersim.scenarios.specification.cost import SECONDS_PER_DAY
 from clustersim.simulator.analysis import metrics
 from clustersim.simulator.analysis.network_traffic import cable_load
 from clustersim.simulator.analysis.timeline import Timeline
@@ -24,7 +23,7 @@ from clustersim.simulator.reading import plain_text
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
 from clustersim.simulator.reading.plain_text import figure, indented
-from clustersim.simulator.reading.units import show, show_long
+from clustersim.simulator.reading.units import SECONDS_PER_DAY, show, show_long
 
 if TYPE_CHECKING:
     from clustersim.simulator.charts.figures import Figure

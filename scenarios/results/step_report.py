@@ -13,14 +13,13 @@ from clustersim.scenarios.build.description import notes
 from clustersim.scenarios.results import efficiency
 from clustersim.scenarios.results.step_numbers import StepNumbers
 from clustersim.scenarios.results.titles import batch, engine_line, heading
-from clustersim.scenarios.specification.cost import SECONDS_PER_DAY
 from clustersim.simulator.analysis import critical_path_tables, metrics, network_traffic
 from clustersim.simulator.analysis.network_traffic import cable_load
 from clustersim.simulator.charts import text_report
 from clustersim.simulator.charts.pipeline import box_lengths
 from clustersim.simulator.reading import plain_text
 from clustersim.simulator.reading.plain_text import figure, indented
-from clustersim.simulator.reading.units import show, show_long
+from clustersim.simulator.reading.units import SECONDS_PER_DAY, show, show_long
 from clustersim.simulator.schedule.ops import Recv
 from clustersim.simulator.schedule.program import Program
 from clustersim.workloads.software_stack import tensors_by_stage

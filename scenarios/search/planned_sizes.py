@@ -15,10 +15,9 @@ from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.lower_bounds import ALMOST
 from clustersim.scenarios.search.planner import Judged, Planner, Unwatched, Watch
-from clustersim.scenarios.specification.cost import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.simulator.reading.units import UNITS, parse, show_long
+from clustersim.simulator.reading.units import SECONDS_PER_DAY, SECONDS_PER_HOUR, UNITS, parse, show_long
 
 MOST_NODES = 4096
 """Nodes of the largest cluster that is tried."""

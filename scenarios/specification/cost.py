@@ -17,6 +17,7 @@ from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.files import read_rows
 from clustersim.simulator.reading.plain_text import figure, table
 from clustersim.simulator.reading.quantities import Number, Power, Section, number
+from clustersim.simulator.reading.units import SECONDS_PER_DAY, SECONDS_PER_HOUR
 from clustersim.simulator.reading.validation import Fault, near
 
 CARBON_TABLE = Path(__file__).with_name("carbon.csv")
@@ -78,8 +79,6 @@ class Cost(Section):
         return regions()[self.carbon] if isinstance(self.carbon, str) else self.carbon
 
 
-SECONDS_PER_DAY = 86_400.0
-SECONDS_PER_HOUR = 3600.0
 JOULES_PER_MWH = 3.6e9
 
 COMPUTING = ("compute", "recompute", "optimizer")

@@ -3,18 +3,24 @@ traces that stand in place of a model.
 """
 
 from contextlib import suppress
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from clustersim.scenarios.specification.variation import Straggler, VariationSection
 from clustersim.simulator.engine_choice import numba_fault
 from clustersim.simulator.reading.plain_text import written
 from clustersim.simulator.reading.quantities import Bandwidth, Count, Flag, Index, Section, Size, Time, number
 from clustersim.simulator.reading.units import UNITS, parse
-from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.reading.validation import Fault, deferred
+
+if TYPE_CHECKING:
+    from clustersim.scenarios.specification.variation import Straggler, VariationSection
+else:
+    VARIATION = f"{__name__.rpartition('.')[0]}.variation"
+    Straggler = deferred(VARIATION, "Straggler")
+    VariationSection = deferred(VARIATION, "VariationSection")
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter", "all_to_all"]
 

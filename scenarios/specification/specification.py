@@ -10,16 +10,13 @@ import textwrap
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Discriminator, Field, Tag, field_validator, model_validator
 
-from clustersim.scenarios.specification.campaign import Campaign
-from clustersim.scenarios.specification.cost import Cost
 from clustersim.scenarios.specification.network import NetworkSection
 from clustersim.scenarios.specification.parallelism import ParallelismSection
 from clustersim.scenarios.specification.plan import PlanSection
-from clustersim.scenarios.specification.queue import PoissonArrivals, Queue
 from clustersim.scenarios.specification.sections import (
     CollectiveBenchmark,
     Expectation,
@@ -28,16 +25,27 @@ from clustersim.scenarios.specification.sections import (
     TraceWorkload,
 )
 from clustersim.scenarios.specification.training import Training, indivisible
-from clustersim.scenarios.specification.variants import Table
 from clustersim.simulator.reading.plain_text import name_fault, text_fault
 from clustersim.simulator.reading.quantities import Count, Index, Section, Time, Version, keys_of
-from clustersim.simulator.reading.validation import Fault, near
+from clustersim.simulator.reading.validation import Fault, deferred, near
 from clustersim.topologies.cluster_section import ClusterSpecification
 from clustersim.topologies.fabrics._network import Routing
 from clustersim.workloads.architectures.model_keys import ACTIVATIONS, ALIASES
 from clustersim.workloads.architectures.specification import ModelSpecification
 from clustersim.workloads.default_software_stack import AUTO
 from clustersim.workloads.software_stack import SoftwareKeys, known_stack
+
+if TYPE_CHECKING:
+    from clustersim.scenarios.specification.campaign import Campaign
+    from clustersim.scenarios.specification.cost import Cost
+    from clustersim.scenarios.specification.queue import Queue
+    from clustersim.scenarios.specification.variants import Table
+else:
+    HERE = __name__.rpartition(".")[0]
+    Campaign = deferred(f"{HERE}.campaign", "Campaign")
+    Cost = deferred(f"{HERE}.cost", "Cost")
+    Queue = deferred(f"{HERE}.queue", "Queue")
+    Table = deferred(f"{HERE}.variants", "Table")
 
 RESULT = (
     "step_time_s",
@@ -258,6 +266,8 @@ class Specification(Section):
 
     def _check_queue(self, queue: Queue) -> None:
         """Raise `Fault` at a key of a job that the queue decides, and at a job that there is not."""
+        from clustersim.scenarios.specification.queue import PoissonArrivals
+
         for name, job in self.jobs.items():
             for key in ("start", "placement"):
                 if key in job.model_fields_set:

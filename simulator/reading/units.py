@@ -18,13 +18,13 @@ _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0
 _BYTES = {f"{p}B": f for p, f in (_DECIMAL | _BINARY).items()}
 _BITS_PER_SECOND = {f"{p}b/s": f / 8 for p, f in _DECIMAL.items()} | {f"{p}bit/s": f / 8 for p, f in _DECIMAL.items()}
 
-_DAY, _YEAR = 86_400.0, 365.25 * 86_400.0
-_CALENDAR = {"day": _DAY, "days": _DAY, "year": _YEAR, "years": _YEAR}
+SECONDS_PER_HOUR, SECONDS_PER_DAY, SECONDS_PER_YEAR = 3600.0, 86_400.0, 365.25 * 86_400.0
+_CALENDAR = {"day": SECONDS_PER_DAY, "days": SECONDS_PER_DAY, "year": SECONDS_PER_YEAR, "years": SECONDS_PER_YEAR}
 
 UNITS: dict[str, dict[str, float]] = {
     "bandwidth": {f"{unit}/s": f for unit, f in _BYTES.items()} | _BITS_PER_SECOND,
     "size": _BYTES,
-    "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, **_CALENDAR},
+    "time": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": SECONDS_PER_HOUR, **_CALENDAR},
     "rate": {f"{p}FLOP/s": f for p, f in _DECIMAL.items()} | {f"{p}FLOPS": f for p, f in _DECIMAL.items()},
     "power": {"W": 1.0, "kW": 1e3, "MW": 1e6},
     "share": {"%": 0.01},
@@ -93,7 +93,7 @@ def show(value: float, dimension: str, digits: int = 4) -> str:
     return f"{int(scaled) if scaled.is_integer() else scaled} {unit}"
 
 
-_LONG = {"years": _YEAR, "days": _DAY, "hours": 3600.0, "minutes": 60.0}
+_LONG = {"years": SECONDS_PER_YEAR, "days": SECONDS_PER_DAY, "hours": SECONDS_PER_HOUR, "minutes": 60.0}
 
 
 def show_long(seconds: float) -> str:

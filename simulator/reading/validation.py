@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
@@ -21,6 +21,7 @@ from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, cor
 
 from clustersim.simulator.reading.document import Document, Path
 from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.simulator.reading.lookup import module
 from clustersim.simulator.reading.plain_text import written
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -46,29 +47,49 @@ class Choices:
         raise NotImplementedError
 
 
-class Chosen:
-    """A `pydantic.Discriminator` of sections that builds the schema of a section when a value first needs it."""
+class Deferred(Choices):
+    """Annotation of a base class: the value is one of several sections, each imported when a value first needs it.
 
-    def __init__(self, tag: Callable[[Any], str]) -> None:
-        self.tag = tag
-        self._union: Any = None
+    *homes*: ``module:class`` of each section by its tag; *tag* returns that of a value.
+    """
+
+    def __init__(self, homes: Mapping[str, str], tag: Callable[[Any], str]) -> None:
+        self.homes, self.tag = homes, tag
+
+    def section(self, tag: str) -> type[BaseModel]:
+        """Return the section of *tag*."""
+        home, _, name = self.homes[tag].partition(":")
+        found: type[BaseModel] = getattr(module(home), name)
+        return found
+
+    def types(self) -> tuple[Any, ...]:
+        """Return the sections with their tags; all of them are imported."""
+        return tuple(Annotated[self.section(tag), Tag(tag)] for tag in self.homes)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        self._union = source
-        sections = {tag: section for section, tag in _members(source)}
+        return core_schema.no_info_plain_validator_function(self._validated)
 
-        def validate(value: Any) -> Any:
-            tag = self.tag(value)
-            try:
-                return sections[tag].model_validate(value)
-            except ValidationError as error:
-                raise _below(tag, error) from None
-
-        return core_schema.no_info_plain_validator_function(validate)
+    def _validated(self, value: Any) -> BaseModel:
+        tag = self.tag(value)
+        try:
+            return self.section(tag).model_validate(value)
+        except ValidationError as error:
+            raise (_below(tag, error) if tag else error) from None
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        every: Any = Annotated[self._union, Discriminator(self.tag)]
-        return handler(TypeAdapter(every).core_schema)
+        first, *others = self.types()
+        if others:
+            every: Any = Annotated[Union[first, *others], Discriminator(self.tag)]
+            return handler(TypeAdapter(every).core_schema)
+        section = self.section(*self.homes)
+        section.model_rebuild()
+        # a chain, whose link gets a definition of its own
+        return handler(core_schema.chain_schema([section.__pydantic_core_schema__]))
+
+
+def deferred(home: str, name: str) -> Any:
+    """Return the annotation of the section *name* of the module *home*, imported when there is a value."""
+    return Annotated[BaseModel, Deferred({"": f"{home}:{name}"}, lambda value: "")]
 
 
 def _below(tag: str, error: ValidationError) -> ValidationError:
@@ -310,8 +331,7 @@ def _inner(owner: Any, key: str | int) -> list[Any]:
     """Return the annotations of the value at *key* of a value of type *owner*."""
     if isinstance(owner, type) and issubclass(owner, BaseModel):
         fields = [info for name, info in owner.model_fields.items() if key in (name, info.alias)]
-        choices = [one for info in fields for one in info.metadata if isinstance(one, Choices)]
-        return [kind for one in choices for kind in one.types()] or [info.annotation for info in fields]
+        return [Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation for info in fields]
     arguments = [argument for argument in get_args(owner) if argument is not Ellipsis]
     if isinstance(key, int):
         return arguments if get_origin(owner) in (list, tuple) else []
@@ -322,6 +342,9 @@ def _members(annotation: Any, tag: str = "") -> list[tuple[Any, str]]:
     """Return the types that *annotation* allows, members of unions one by one, with their discriminating tags."""
     if get_origin(annotation) is Annotated:
         inner, *metadata = get_args(annotation)
+        choices = next((one for one in metadata if isinstance(one, Choices)), None)
+        if choices is not None:
+            return [member for kind in choices.types() for member in _members(kind, tag)]
         return _members(inner, next((str(one.tag) for one in metadata if isinstance(one, Tag)), tag))
     if get_origin(annotation) in (Union, types.UnionType):
         return [member for part in get_args(annotation) for member in _members(part, tag)]

@@ -6,16 +6,34 @@
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BeforeValidator
 
 from clustersim.simulator.reading.document import Document, Path
 from clustersim.simulator.reading.quantities import Section
-from clustersim.simulator.reading.validation import Fault
+from clustersim.simulator.reading.validation import Fault, listed
 
-KINDS = ("transformer", "vision", "convolutional", "diffusion", "unet", "towers", "speech", "profile", "unit")
-"""The kinds of model."""
+if TYPE_CHECKING:
+    import pathlib
+
+    from clustersim.workloads.operators.model import Model
+    from clustersim.workloads.operators.operator import Fused
+
+HERE = __name__.rpartition(".")[0]
+
+KINDS: Mapping[str, str] = {
+    "transformer": f"{HERE}.transformer_keys:TransformerSpecification",
+    "vision": f"{HERE}.image_model_keys:VisionSpecification",
+    "convolutional": f"{HERE}.image_model_keys:ConvolutionalSpecification",
+    "diffusion": f"{HERE}.image_model_keys:DiffusionSpecification",
+    "unet": f"{HERE}.image_model_keys:UNetSpecification",
+    "towers": f"{HERE}.tower_keys:TowersSpecification",
+    "speech": f"{HERE}.tower_keys:SpeechSpecification",
+    "profile": f"{HERE}.timed_models:ProfileSpecification",
+    "unit": f"{HERE}.timed_models:UnitSpecification",
+}
+"""The section of each kind of model, as ``module:class``."""
 
 MOST_LAYERS = 10_000
 """More is a slipped digit: DeepNet, very deep, has 1,000 (Wang et al. 2022, arXiv:2203.00555)."""
@@ -26,7 +44,7 @@ MOST_FEATURES = 1_000_000
 
 def _known(kind: Any) -> Any:
     if kind not in KINDS:
-        raise ValueError(f'must be {", ".join(KINDS[:-1])} or {KINDS[-1]}, not "{kind}"')
+        raise ValueError(f'must be {listed(KINDS)}, not "{kind}"')
     return kind
 
 
@@ -37,6 +55,8 @@ KNOWN = BeforeValidator(_known)
 class Named(Section):
     """Keys of every kind of model; *source*: where the figures of a preset come from."""
 
+    if TYPE_CHECKING:
+        kind: str
     preset: str = ""
     """A file of workloads/models, or the path of a .yaml file or of Hugging Face's config.json; keys beside it override
     it."""
@@ -50,8 +70,11 @@ class Named(Section):
     @property
     def title(self) -> str:
         """The name in reports: as given, that of the preset, or the kind."""
-        kind: str = getattr(self, "kind", "")
-        return self.name or self.preset or getattr(self, "model", None) or kind
+        return self.name or self.preset or getattr(self, "model", None) or self.kind
+
+    def build(self, precision: str = "fp32", fused: "Fused" = True, folder: "pathlib.Path | None" = None) -> "Model":
+        """The model with products in *precision*, its elementwise kernels *fused* or not; paths are below *folder*."""
+        raise NotImplementedError
 
 
 def most(key: str, value: int, limit: int) -> None:

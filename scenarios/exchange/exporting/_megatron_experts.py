@@ -10,7 +10,7 @@ from typing import Any
 from clustersim.scenarios.exchange import megatron_keys as keys
 from clustersim.scenarios.exchange.export import Launch
 from clustersim.scenarios.exchange.program_keys import Key, argument
-from clustersim.workloads.architectures.specification import TransformerSpecification
+from clustersim.workloads.architectures.transformer_keys import TransformerSpecification
 
 LOSS = 0.01
 """``--moe-aux-loss-coeff`` for a loss of unknown weight, that of its examples (core/transformer/moe/README.md)."""

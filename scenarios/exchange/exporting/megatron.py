@@ -24,7 +24,7 @@ from clustersim.scenarios.scenario import Scenario
 from clustersim.workloads.architectures.attention_keys import LatentKeys, windows_of
 from clustersim.workloads.architectures.block_keys import ExpertKeys
 from clustersim.workloads.architectures.model_keys import Named
-from clustersim.workloads.architectures.specification import TransformerSpecification
+from clustersim.workloads.architectures.transformer_keys import TransformerSpecification
 from clustersim.workloads.parallelism.expert import Expert
 
 PROGRAM = "Megatron-LM's pretrain_gpt.py"

@@ -24,7 +24,8 @@ from clustersim.scenarios.exchange.program_keys import setting
 from clustersim.scenarios.exchange.torchtitan_keys import FLOAT8, MODELS, MX
 from clustersim.scenarios.scenario import Scenario
 from clustersim.workloads.architectures.model_keys import Named
-from clustersim.workloads.architectures.specification import TransformerSpecification, specification
+from clustersim.workloads.architectures.specification import specification
+from clustersim.workloads.architectures.transformer_keys import TransformerSpecification
 from clustersim.workloads.parallelism.pipeline import ALIASES
 
 PROGRAM = "torchtitan"

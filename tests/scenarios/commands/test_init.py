@@ -34,7 +34,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_written_is_a_scenario(model: str, cluster: str) -> None:
     assert run(["init", "mine.yaml", "--model", model, "--cluster", cluster, "--nodes", "3"]) == 0
     scenario = Scenario.load("mine.yaml")
-    assert scenario.specification.cluster.nodes == 3  # type: ignore[union-attr]
+    assert scenario.specification.cluster.nodes == 3  # type: ignore[attr-defined]
     assert scenario.derived.gpus == len(scenario.cluster().gpus)
     expected = "fp16" if cluster == "dgx1" else "bf16"
     assert scenario.specification.training.precision == expected  # type: ignore[union-attr]

@@ -10,7 +10,8 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective, Send
 from clustersim.workloads.architectures.encoder_decoder import encoder_decoder
 from clustersim.workloads.architectures.shape import Decoder, Mlp, SelfAttention, Shape
-from clustersim.workloads.architectures.specification import TransformerSpecification, model
+from clustersim.workloads.architectures.specification import model
+from clustersim.workloads.architectures.transformer_keys import TransformerSpecification
 from clustersim.workloads.operators.stages import stages_of
 from clustersim.workloads.parallelism.tensor import sharded
 

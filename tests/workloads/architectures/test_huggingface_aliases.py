@@ -7,7 +7,8 @@ import pytest
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.architectures.model_keys import ALIASES
-from clustersim.workloads.architectures.specification import TransformerSpecification, specification
+from clustersim.workloads.architectures.specification import specification
+from clustersim.workloads.architectures.transformer_keys import TransformerSpecification
 
 OURS = """\
 version: 1

@@ -7,8 +7,8 @@ import pytest
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.validation import validated
-from clustersim.workloads.architectures.specification import TransformerSpecification
 from clustersim.workloads.architectures.towers import VISION, VisionLanguage
+from clustersim.workloads.architectures.transformer_keys import TransformerSpecification
 from clustersim.workloads.operators.sharded import Cut
 
 VISION_KEYS: dict[str, Any] = {"num_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "image_size": 224}

@@ -7,7 +7,7 @@ import pytest
 from clustersim import HiddenStates
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.reading.validation import Fault
-from clustersim.workloads.architectures.specification import TransformerSpecification
+from clustersim.workloads.architectures.transformer_keys import TransformerSpecification
 from clustersim.workloads.blocks.feed_forward import FeedForward
 from clustersim.workloads.blocks.grouped_attention import GroupedAttention
 from clustersim.workloads.operators.attentions.context_parallel import ContextCut

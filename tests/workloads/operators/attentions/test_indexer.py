@@ -60,7 +60,7 @@ def test_attention_is_linear_in_the_sequence_and_beats_all_scores_beyond_some_le
 
 
 def test_tensor_parallel_ranks_have_the_whole_indexer_and_sum_probabilities() -> None:
-    latent = V3_2.latent  # type: ignore[union-attr]
+    latent = V3_2.latent  # type: ignore[attr-defined]
     assert latent and latent.index
 
     def made(cut: Cut) -> tuple[float, list[str], float]:
