@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import date
@@ -42,7 +43,7 @@ class Output:
     ] = None
     intervals: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.yaml", help="Write the intervals of step times by regime, which reports print."),
+        typer.Option(metavar="FILE.json", help="Write the intervals of step times by regime, which reports print."),
     ] = None
     rows: Annotated[
         Path | None,
@@ -67,7 +68,7 @@ def accuracy(
 
     A second page has every figure. Some runs only, or runs with --set, are printed, and written where -o says;
     ACCURACY.md is the page of all runs as they are. Until all runs are done, the finished ones stand in
-    FILE.partial.md. After a change of predictions, --intervals scenarios/results/intervals.yaml makes the intervals of
+    FILE.partial.md. After a change of predictions, --intervals scenarios/results/intervals.json makes the intervals of
     all reports anew.
     """
     from clustersim.scenarios.accuracy import comparisons
@@ -165,12 +166,11 @@ def _write_intervals(evaluations: Sequence[Evaluation], command: str, output: Pa
     """Write the intervals by the errors of *evaluations*. Raises `ScenarioError` if there are too few."""
     from clustersim.scenarios.accuracy.comparisons import FEWEST_SOURCES, step_calibration
     from clustersim.scenarios.accuracy.prediction_intervals import contents
-    from clustersim.simulator.reading.yaml_and_json import yaml_text
 
     found = step_calibration(evaluations)
     if not found.judging:
         raise ScenarioError(f"{output}: intervals need steps of {FEWEST_SOURCES} sources that inform no constant")
-    write_text(output, yaml_text(contents(found, command, date.today())))
+    write_text(output, json.dumps(contents(found, command, date.today()), indent=1, ensure_ascii=False) + "\n")
 
 
 def _drawn(evaluations: Sequence[Evaluation], folder: Path) -> Iterator[Path]:

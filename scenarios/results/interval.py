@@ -2,11 +2,12 @@
 
 Its width follows the distance of a run from what is known: of known runs that are like it in framework, kind of model,
 generation of the GPU, scale and size of kernels there may be those of several sources, of one or two, or of none.
-`clustersim accuracy --intervals` writes known runs and limits to ``intervals.yaml``.
+`clustersim accuracy --intervals` writes known runs and limits to ``intervals.json``.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import exp, hypot, log
@@ -15,9 +16,8 @@ from statistics import NormalDist
 from typing import Any
 
 from clustersim.simulator.reading.dataclass import dataclass
-from clustersim.simulator.reading.yaml_and_json import read
 
-FILE = Path(__file__).with_name("intervals.yaml")
+FILE = Path(__file__).with_name("intervals.json")
 
 LEVEL = 0.95
 """The share of runs that an interval is made for."""
@@ -191,7 +191,7 @@ class Intervals:
 @lru_cache(maxsize=1)
 def shipped() -> Intervals:
     """Return the intervals of the file."""
-    data: dict[str, Any] = read(FILE).data
+    data: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     limits = {name: Limits(entry["low"], entry["high"]) for name, entry in data["limits"].items()}
     return Intervals(limits, [(source, *_read(text)) for source, rows in data["known"].items() for text in rows])
 

@@ -195,8 +195,8 @@ def test_all_figures_are_a_page_of_the_site_if_there_is_one(capsys: pytest.Captu
 
 
 def test_intervals_need_steps_of_several_sources(capsys: pytest.CaptureFixture[str]) -> None:
-    _, err = answer(capsys, "accuracy", "toy.yaml", "--intervals", "intervals.yaml", status=2)
-    assert err == "intervals.yaml: intervals need steps of 10 sources that inform no constant\n"
+    _, err = answer(capsys, "accuracy", "toy.yaml", "--intervals", "intervals.json", status=2)
+    assert err == "intervals.json: intervals need steps of 10 sources that inform no constant\n"
 
 
 def test_what_is_left_out_is_told_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
