@@ -95,14 +95,9 @@ class _Cache(FunctionCache):
         return *key, constants
 
     def load_overload(self, signature: Signature, target: Any) -> Any:
-        """Return the code on disk; none if it was kept for types of an earlier version, which are no longer there.
-
-        Numba's own method first imports whatever can be compiled, which takes longer than loading the code. A function
-        that is compiled imports it then.
-        """
+        """Return the code on disk; none if it was kept for types of an earlier version, which are no longer there."""
         try:
-            with self._guard_against_spurious_io_errors():  # type: ignore[no-untyped-call]
-                return self._load_overload(signature, target)  # type: ignore[no-untyped-call]
+            return super().load_overload(signature, target)  # type: ignore[no-untyped-call]
         except (AttributeError, ImportError):
             self.flush()  # type: ignore[no-untyped-call]
             return None
