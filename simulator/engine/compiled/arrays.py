@@ -115,9 +115,12 @@ COMMUNICATION_STATE = _record(
 *waited*: 1 when the latency of the *phase* has begun. *open*: how many transfers have not ended. *buffered*: 1 once
 sent without the receiver, 2 once delivered. *sent*: 1 when all bytes are on their way."""
 TRANSFER_STATE = _record("flow communication next previous", "left rate since")
-FLOW_STATE = _record("head active dirty seen", "rate nbytes")
-"""*active*: how many transfers it has; *head* is the first in their list. *dirty*: 1 if its rate must be solved."""
-ENTRY_STATE = _record("next previous")
+FLOW_STATE = _record("head active dirty seen shared limit", "rate nbytes alone")
+"""*active*: how many transfers it has; *head* is the first in their list. *dirty*: 1 if its rate must be solved.
+*shared*: the first in the list of its entries on rows that other flows use too. *limit*: the row that limits its rate;
+NONE if its bound does. *alone*: the rate of one transfer that fills one of its rows if nothing else uses them."""
+ENTRY_STATE = _record("next previous shared_next shared_previous")
+"""The neighbours in the list of its row, and in the list of its flow."""
 ROW_STATE = _record("head active seen", "capacity")
 """*active*: how many flows use it; *head* is the first in the list of their entries."""
 LEVEL = _record("item", "level")
@@ -149,8 +152,8 @@ class State(NamedTuple):
     dirty: Array  # flows; their rate must be solved
     entries: Array
     rows: Array
-    component: Array
-    component_rows: Array
+    solved: Array
+    filled: Array
     levels: Array
     heap: Array
     places: Array  # by entity the place of its event in the heap

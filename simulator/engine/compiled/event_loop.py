@@ -59,6 +59,9 @@ STREAM, LATENCY, TRANSFER = range(3)
 """Kinds of entity that have an event: the op at the head of a stream, the latency or the delivery of a communication, a
 transfer. The i-th of a kind is the entity 3 i + kind."""
 
+ROUNDING = 1e-13
+"""Equal rates differ by no more than this fraction. Rounding of a sum of a hundred shares of a row: some 1e-14."""
+
 _OPTIONS: dict[str, Any] = {
     "error_model": "numpy",
     "_nrt": False,
@@ -312,13 +315,7 @@ def _add_transfer(number, nbytes, communication, low, s):
     flow.head = place
     flow.active += 1
     if flow.active == 1:
-        for entry in range(low.flows[number].first_entry, low.flows[number + 1].first_entry):
-            row = s.rows[low.entries[entry].row]
-            s.entries[entry].next, s.entries[entry].previous = row.head, NONE
-            if row.head != NONE:
-                s.entries[row.head].previous = entry
-            row.head = entry
-            row.active += 1
+        _join_rows(number, low, s)
     _mark_dirty(number, s)
 
 
@@ -344,8 +341,25 @@ def _remove_transfer(place, low, s):
 
 
 @njit(**_OPTIONS)
+def _join_rows(flow, low, s):
+    """Add *flow*, whose first transfer has begun, to its rows."""
+    s.flows[flow].shared = NONE
+    for entry in range(low.flows[flow].first_entry, low.flows[flow + 1].first_entry):
+        row = s.rows[low.entries[entry].row]
+        s.entries[entry].next, s.entries[entry].previous = row.head, NONE
+        if row.head != NONE:
+            s.entries[row.head].previous = entry
+            if row.active == 1:
+                _share(row.head, low, s)
+            _share(entry, low, s)
+        row.head = entry
+        row.active += 1
+    _find_alone(flow, low, s)
+
+
+@njit(**_OPTIONS)
 def _leave_rows(flow, low, s):
-    """Remove *flow*, which has no transfer left, from its rows. The other flows on these rows get new rates."""
+    """Remove *flow*, which has no transfer left, from its rows. Flows that they limit get new rates."""
     for entry in range(low.flows[flow].first_entry, low.flows[flow + 1].first_entry):
         row, own = s.rows[low.entries[entry].row], s.entries[entry]
         if own.previous != NONE:
@@ -355,9 +369,44 @@ def _leave_rows(flow, low, s):
         if own.next != NONE:
             s.entries[own.next].previous = own.previous
         row.active -= 1
-        if row.head != NONE:
-            # one flow of a row is enough: `_component` finds the others
-            _mark_dirty(low.entries[row.head].flow, s)
+        if row.active == 1:
+            _unshare(row.head, low, s)
+        other = row.head
+        while other != NONE:
+            if s.flows[low.entries[other].flow].limit == low.entries[entry].row:
+                _mark_dirty(low.entries[other].flow, s)
+            other = s.entries[other].next
+
+
+@njit(**_OPTIONS)
+def _share(entry, low, s):
+    """Add *entry* to the list of those of its flow whose row other flows use too."""
+    own, flow = s.entries[entry], s.flows[low.entries[entry].flow]
+    own.shared_next, own.shared_previous = flow.shared, NONE
+    if flow.shared != NONE:
+        s.entries[flow.shared].shared_previous = entry
+    flow.shared = entry
+
+
+@njit(**_OPTIONS)
+def _unshare(entry, low, s):
+    """Remove *entry* from that list."""
+    own = s.entries[entry]
+    if own.shared_previous != NONE:
+        s.entries[own.shared_previous].shared_next = own.shared_next
+    else:
+        s.flows[low.entries[entry].flow].shared = own.shared_next
+    if own.shared_next != NONE:
+        s.entries[own.shared_next].shared_previous = own.shared_previous
+
+
+@njit(**_OPTIONS)
+def _find_alone(flow, low, s):
+    """Find the rate of one transfer of *flow* that fills one of its rows if nothing else uses them."""
+    alone = inf
+    for entry in range(low.flows[flow].first_entry, low.flows[flow + 1].first_entry):
+        alone = min(alone, s.rows[low.entries[entry].row].capacity / low.entries[entry].weight)
+    s.flows[flow].alone = alone
 
 
 @njit(**_OPTIONS)
@@ -445,51 +494,77 @@ def _level(row, low, s):
 
 
 @njit(**_OPTIONS)
-def _component(start, low, s):
-    """Find the flows that share rows with *start*, directly or through others; return the number of flows and rows.
+def _solve_rates(low, s):
+    """Solve the rates of the flows whose transfers, rows or limits changed in this instant.
 
-    The rates of all these flows are set below 0 (not fixed). Their bounds are pushed on `levels`: the bound of the
-    protocol, or the lowest rate that fills a row on which the flow is alone.
+    Rates are max-min fair if each flow has its bound, or a limit: a full row on which no other flow is faster. So only
+    flows that lose this are solved, beside flows that keep their rate. Flows that turn out to take an unfair share, or
+    to have lost their limit, are added, and all are solved again. Their number at least doubles each time, so that the
+    whole takes no longer than twice the solution of all flows that share rows with them, directly or through others.
     """
+    s.counts[STAMP] += 1
+    flows, rows, known = 0, 0, 0
+    for at in range(s.counts[DIRTY]):
+        number = s.dirty[at]
+        flow = s.flows[number]
+        flow.dirty = 0
+        if flow.active and flow.shared == NONE:
+            flow.limit = NONE
+            _apply_rate(number, _bound(number, low, s), low, s)
+        elif flow.active:
+            flows = _include(number, flows, s)
+    s.counts[DIRTY] = 0
+    while known < flows:
+        rows = _find_rows(known, flows, rows, low, s)
+        _fill(flows, rows, low, s)
+        known, flows = flows, _find_unfair(flows, rows, low, s)
+    for place in range(flows):
+        _apply_rate(s.solved[place], s.flows[s.solved[place]].rate, low, s)
+
+
+@njit(**_OPTIONS)
+def _bound(number, low, s):
+    """The bound of the protocol, or the rate that fills a row of flow *number* without other flows."""
+    return min(low.flows[number].bound, s.flows[number].alone / s.flows[number].active)
+
+
+@njit(**_OPTIONS)
+def _include(number, flows, s):
+    """Add flow *number* to the *flows* that are solved; return how many there are."""
+    s.flows[number].seen = s.counts[STAMP]
+    s.solved[flows] = number
+    return flows + 1
+
+
+@njit(**_OPTIONS)
+def _find_rows(first, last, rows, low, s):
+    """Add to the *rows* that are filled those of the flows *first* to *last*; return how many there are."""
     stamp = s.counts[STAMP]
-    s.component[0] = start
-    s.flows[start].seen = stamp
-    flows, rows, place = 1, 0, 0
-    while place < flows:
-        number = s.component[place]
-        flow, bound = s.flows[number], low.flows[number].bound
-        for entry in range(low.flows[number].first_entry, low.flows[number + 1].first_entry):
-            row = s.rows[low.entries[entry].row]
-            if row.active == 1:
-                bound = min(bound, row.capacity / (low.entries[entry].weight * flow.active))
-            elif row.seen != stamp:
-                row.seen = stamp
-                s.component_rows[rows] = low.entries[entry].row
+    for place in range(first, last):
+        entry = s.flows[s.solved[place]].shared
+        while entry != NONE:
+            number = low.entries[entry].row
+            if s.rows[number].seen != stamp:
+                s.rows[number].seen = stamp
+                s.filled[rows] = number
                 rows += 1
-                other = row.head
-                while other != NONE:
-                    found = low.entries[other].flow
-                    if s.flows[found].seen != stamp:
-                        s.flows[found].seen = stamp
-                        s.component[flows] = found
-                        flows += 1
-                    other = s.entries[other].next
-        flow.rate = -1.0
-        _push_level(bound, -1 - number, s.levels, place)
-        place += 1
-    return flows, rows
+            entry = s.entries[entry].shared_next
+    return rows
 
 
 @njit(**_OPTIONS)
 def _fill(flows, rows, low, s):
-    """Find the max-min fair rates of a component by progressive filling.
+    """Find the max-min fair rates of *flows* by progressive filling of *rows*; other flows keep their rates.
 
     The row or the bound with the lowest level is full first, and its flows get this rate. A level can only rise when
     flows are fixed on other rows. So a level of the heap that is out of date is too low, and is pushed again.
     """
+    for place in range(flows):
+        s.flows[s.solved[place]].rate = -1.0
+        _push_level(_bound(s.solved[place], low, s), -1 - s.solved[place], s.levels, place)
     size = flows
     for place in range(rows):
-        row = s.component_rows[place]
+        row = s.filled[place]
         _push_level(_level(row, low, s)[0], row, s.levels, size)
         size += 1
     while size:
@@ -497,8 +572,9 @@ def _fill(flows, rows, low, s):
         _remove_level(s.levels, size)
         size -= 1
         if item < 0:
-            if s.flows[-1 - item].rate < 0.0:
-                s.flows[-1 - item].rate = level
+            flow = s.flows[-1 - item]
+            if flow.rate < 0.0:
+                flow.rate, flow.limit = level, NONE
             continue
         current, unfixed = _level(item, low, s)
         if unfixed and current > level:
@@ -507,28 +583,62 @@ def _fill(flows, rows, low, s):
         elif unfixed:
             entry = s.rows[item].head
             while entry != NONE:
-                if s.flows[low.entries[entry].flow].rate < 0.0:
-                    s.flows[low.entries[entry].flow].rate = current
+                flow = s.flows[low.entries[entry].flow]
+                if flow.rate < 0.0:
+                    flow.rate, flow.limit = current, item
                 entry = s.entries[entry].next
 
 
 @njit(**_OPTIONS)
-def _solve_rates(low, s):
-    """Solve the rates of all flows that share rows with transfers that began or ended in this instant."""
-    solved = s.counts[STAMP]
-    for at in range(s.counts[DIRTY]):
-        start = s.dirty[at]
-        s.flows[start].dirty = 0
-        if s.flows[start].active and s.flows[start].seen <= solved:
-            s.counts[STAMP] += 1
-            flows, rows = _component(start, low, s)
-            if rows:
-                _fill(flows, rows, low, s)
-            else:
-                s.flows[start].rate = s.levels[0].level
-            for place in range(flows):
-                _apply_rate(s.component[place], s.flows[s.component[place]].rate, low, s)
-    s.counts[DIRTY] = 0
+def _find_unfair(flows, rows, low, s):
+    """Add to the *flows* that are solved others on their *rows* with an unfair rate; return how many there are.
+
+    Such a flow takes more of a row than a flow that the row limits, or the row was its limit and no longer is. If there
+    is one, neighbours are added until there are twice as many flows as before.
+    """
+    stamp, found = s.counts[STAMP], flows
+    for place in range(rows):
+        number = s.filled[place]
+        used, fastest, limited, others = 0.0, 0.0, inf, False
+        entry = s.rows[number].head
+        while entry != NONE:
+            flow = s.flows[low.entries[entry].flow]
+            used += low.entries[entry].weight * flow.active * flow.rate
+            fastest = max(fastest, flow.rate)
+            if flow.seen != stamp:
+                others = True
+            elif flow.limit == number:
+                limited = min(limited, flow.rate)
+            entry = s.entries[entry].next
+        if not others:
+            continue
+        limits = used >= s.rows[number].capacity * (1.0 - ROUNDING)
+        entry = s.rows[number].head
+        while entry != NONE:
+            flow = s.flows[low.entries[entry].flow]
+            if flow.seen != stamp:
+                lost = flow.limit == number and not (limits and flow.rate >= fastest * (1.0 - ROUNDING))
+                if lost or flow.rate > limited * (1.0 + ROUNDING):
+                    found = _include(low.entries[entry].flow, found, s)
+            entry = s.entries[entry].next
+    return _widen(found, 2 * flows, low, s) if found > flows else found
+
+
+@njit(**_OPTIONS)
+def _widen(flows, enough, low, s):
+    """Add to the *flows* that are solved those on the same rows, until they are *enough*; return how many there are."""
+    place = 0
+    while place < flows < enough:
+        entry = s.flows[s.solved[place]].shared
+        while entry != NONE and flows < enough:
+            other = s.rows[low.entries[entry].row].head
+            while other != NONE:
+                if s.flows[low.entries[other].flow].seen != s.counts[STAMP]:
+                    flows = _include(low.entries[other].flow, flows, s)
+                other = s.entries[other].next
+            entry = s.entries[entry].shared_next
+        place += 1
+    return flows
 
 
 @njit(**_OPTIONS)
@@ -540,6 +650,7 @@ def _apply_change(low, s):
         s.rows[change.target].capacity = change.value
         entry = s.rows[change.target].head
         while entry != NONE:
+            _find_alone(low.entries[entry].flow, low, s)
             _mark_dirty(low.entries[entry].flow, s)
             entry = s.entries[entry].next
     elif change.kind == BACKGROUND_BEGIN:
