@@ -4,9 +4,9 @@
 is stored once for each program and shared by its ranks. Only durations, requests and state are stored by rank.
 
 Indices: *rank* counts the simulated ranks, *op* the ops of all programs together, *stream* the streams of all simulated
-ranks. A *queue* is a stream of a program. All arrays have records. A field "first_x" is the index of the first x of an
-item; that of the next item is one past its last x. So these arrays have one record more than there are items. Times are
-in seconds, sizes in bytes, rates in bytes/s.
+ranks. A *queue* is a stream of a program; ops are numbered queue after queue. All arrays have records. A field
+"first_x" is the index of the first x of an item; that of the next item is one past its last x. So these arrays have one
+record more than there are items. Times are in seconds, sizes in bytes, rates in bytes/s.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-GPU, HOST, DELAY, SERVER, COMMUNICATION, RECEIVE, BUFFERED_SEND = range(7)
-"""Kinds of op: a computation on a GPU, a computation on a host, a timer, an op at a server, a communication, ..."""
+GPU, HOST, DELAY, SERVER, COMMUNICATION, RECEIVE, BUFFERED_SEND, END = range(8)
+"""Kinds of op: a computation on a GPU, a computation on a host, a timer, an op at a server, a communication, ...; and
+the end of a queue."""
 
 NONE = -1
 
@@ -37,20 +38,16 @@ def _record(integers: str, floats: str = "") -> np.dtype[Any]:
     return made
 
 
-PROGRAM = _record("first_op first_queue")
-QUEUE = _record("first")  # of queued ops
-OP = np.dtype(
-    [
-        *((name, np.int64) for name in ("key", "first_dependency", "first_allocation", "first_free")),
-        *(
-            (name, np.int32)
-            for name in ("kind", "duration", "request", "watched", "server", "priority", "part", "holds")
-        ),
-    ]
+PROGRAM = _record("ops first_queue")
+"""*ops*: how many it has."""
+QUEUE = _record("first")
+"""The ops of a queue are in order of issue; one record more, of kind `END`, is its end."""
+OP = _record(
+    "index key first_dependency first_allocation first_free kind duration request watched server priority part holds"
 )
-"""*duration* and *request* are indices that count from the first of the rank. *watched*: 1 if an op of another stream
-waits for it. *server*: the one that executes it or that it releases; *holds*: 1 if it holds it. *key* is equal for ops
-that meet. *part*: its part of the breakdown. Allocations end where frees begin."""
+"""*index*: in its program. *duration* and *request* are indices that count from the first of the rank. *watched*: 1 if
+an op of another stream waits for it. *server*: the one that executes it or that it releases; *holds*: 1 if it holds it.
+*key* is equal for ops that meet. *part*: its part of the breakdown. Allocations end where frees begin."""
 DEPENDENCY = np.dtype([("queue", np.int32), ("position", np.int32)])
 """The op at *position* of a queue of the same program, counted from the program's first."""
 AMOUNT = np.dtype([("pool", np.int32), ("category", np.int32), ("nbytes", np.float64)])
@@ -79,12 +76,10 @@ class Lowered(NamedTuple):
 
     programs: Array
     queues: Array
-    queued: Array  # ops in order of issue
     ops: Array
     dependencies: Array
     amounts: Array
     ranks: Array
-    rank_of: Array  # by stream
     durations: Array
     requests: Array
     plans: Array
@@ -96,16 +91,26 @@ class Lowered(NamedTuple):
     options: Array  # one record
 
 
-STREAM_STATE = _record(
-    "done issued awaits awaited task communication next host_next part",
-    "ready begin left speed since share delivered",
-)
-"""*done*: how many ops have ended, all steps together. *issued*: how many have left the head; among them are receives
-whose bytes are on their way. *delivered*: when the last of these bytes arrive. *awaits*: the stream that it waits for,
-until *awaited* ops of that stream are done. *task*: what its op occupies (`GPU`, `HOST`, `DELAY`, `SERVER`). *left*:
-seconds of work at speed 1 that were left at the time *since*; *speed*: the present one. *share*: the share of the GPU
-that its communication reserves. *next*: the next stream in the list of a communication or of a server."""
-RANK_STATE = _record("tasks part", "since")
+_STREAM_FIELDS: list[Any] = [
+    *((name, np.int32) for name in ("rank", "head", "done", "awaits", "awaited", "waiting", "next")),
+    *((name, np.int16) for name in ("task", "posted")),
+    *((name, np.float64) for name in ("left", "speed", "since", "share")),
+]
+STREAM_STATE = np.dtype(_STREAM_FIELDS, align=True)
+"""*head*: the op at its head. *done*: how many ops have ended, all steps together. *posted*: how many others have left
+the head, receives whose bytes are on their way. *awaits*: the stream that it waits for, until *awaited* ops of that
+stream are done. *waiting*: the first stream that waits for it. *task*: what its op occupies (`GPU`, `HOST`, `DELAY`,
+`SERVER`). *left*: seconds of work at speed 1 that were left at the time *since*; *speed*: the present one. *since* is
+also when its op arrived at a server, and when the last bytes of its receives arrive. *share*: the share of the GPU that
+its communication reserves. *next*: the next stream in the list of a communication, a server or a processor, or of those
+that wait for the same stream.
+
+It is as large as a line of the cache, which an event of a large run fetches from memory."""
+HEAD_STATE = _record("communication", "ready begin")
+"""The span of the op at the head of a stream, as far as it is known; only for ranks that keep their spans."""
+RANK_STATE = _record("tasks head shares", "free since")
+"""*tasks*: how many computations its GPU has; *head* is the stream of the first. *shares*: how many communications
+reserve a share of it; they leave the speed *free*. *since*: until then its time is accounted for."""
 HOST_STATE = _record("head", "weight")
 SERVER_STATE = _record("busy head", "free_since")
 COMMUNICATION_STATE = _record(
@@ -115,9 +120,12 @@ COMMUNICATION_STATE = _record(
 *waited*: 1 when the latency of the *phase* has begun. *open*: how many transfers have not ended. *buffered*: 1 once
 sent without the receiver, 2 once delivered. *sent*: 1 when all bytes are on their way."""
 TRANSFER_STATE = _record("flow communication next previous", "left rate since")
-FLOW_STATE = _record("head active dirty seen", "rate nbytes")
-"""*active*: how many transfers it has; *head* is the first in their list. *dirty*: 1 if its rate must be solved."""
-ENTRY_STATE = _record("next previous")
+FLOW_STATE = _record("head active dirty seen shared limit", "rate nbytes alone")
+"""*active*: how many transfers it has; *head* is the first in their list. *dirty*: 1 if its rate must be solved.
+*shared*: the first in the list of its entries on rows that other flows use too. *limit*: the row that limits its rate;
+NONE if its bound does. *alone*: the rate of one transfer that fills one of its rows if nothing else uses them."""
+ENTRY_STATE = _record("next previous shared_next shared_previous")
+"""The neighbours in the list of its row, and in the list of its flow."""
 ROW_STATE = _record("head active seen", "capacity")
 """*active*: how many flows use it; *head* is the first in the list of their entries."""
 LEVEL = _record("item", "level")
@@ -136,7 +144,9 @@ class State(NamedTuple):
     advancing: Array  # stack of streams that go on to their next op
     starting: Array  # stack of communications that go on to their next phase
     streams: Array
+    heads: Array  # by stream
     ranks: Array
+    under_way: Array  # (ranks, parts): how many ops; the last part always has one
     seconds: Array  # (ranks, parts)
     hosts: Array
     servers: Array
@@ -149,8 +159,8 @@ class State(NamedTuple):
     dirty: Array  # flows; their rate must be solved
     entries: Array
     rows: Array
-    component: Array
-    component_rows: Array
+    solved: Array
+    filled: Array
     levels: Array
     heap: Array
     places: Array  # by entity the place of its event in the heap
@@ -185,7 +195,7 @@ LOWERED_TYPES = dict(
     zip(
         Lowered._fields,
         [
-            *(PROGRAM, QUEUE, np.int32, OP, DEPENDENCY, AMOUNT, RANK, np.int32, np.float64, REQUEST, PLAN, PHASE),
+            *(PROGRAM, QUEUE, OP, DEPENDENCY, AMOUNT, RANK, np.float64, REQUEST, PLAN, PHASE),
             *(np.int64, FLOW, ENTRY, CHANGE, OPTIONS),
         ],
         strict=True,
@@ -195,12 +205,13 @@ STATE_TYPES = dict(
     zip(
         State._fields,
         [
-            *(np.float64, np.int64, np.int64, np.int64, np.int64, STREAM_STATE, RANK_STATE, np.float64, HOST_STATE),
+            *(np.float64, np.int64, np.int64, np.int64, np.int64),
+            *(STREAM_STATE, HEAD_STATE, RANK_STATE, np.int32, np.float64, HOST_STATE),
             *(SERVER_STATE, np.int64, COMMUNICATION_STATE, np.int64, TRANSFER_STATE, np.int64, FLOW_STATE, np.int64),
-            *(ENTRY_STATE, ROW_STATE, np.int64, np.int64, LEVEL, EVENT, np.int64, SPAN, np.int64, INTERVAL),
+            *(ENTRY_STATE, ROW_STATE, np.int64, np.int64, LEVEL, EVENT, np.int32, SPAN, np.int64, INTERVAL),
             *(POOL_STATE, np.float64, np.float64),
         ],
         strict=True,
     )
 )
-TWO_DIMENSIONS = {"seconds", "held", "peak_held"}
+TWO_DIMENSIONS = {"under_way", "seconds", "held", "peak_held"}

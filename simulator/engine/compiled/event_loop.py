@@ -28,6 +28,7 @@ from clustersim.simulator.engine.compiled.arrays import (
     COMMUNICATION,
     COMMUNICATIONS,
     DIRTY,
+    END,
     ENDED,
     ENDING,
     FIRST_STEP,
@@ -55,9 +56,12 @@ from clustersim.simulator.engine.setup import ONE_INSTANT
 DONE, CONTINUE, DEADLOCK, MORE_COMMUNICATIONS, MORE_TRANSFERS, MORE_INTERVALS, FIRST_STEP_ENDED = range(7)
 """What `advance` returns."""
 
-STREAM, LATENCY, TRANSFER = range(3)
-"""Kinds of entity that have an event: the op at the head of a stream, the latency or the delivery of a communication, a
-transfer. The i-th of a kind is the entity 3 i + kind."""
+LATENCY, TRANSFER = range(2)
+"""Kinds of entity that have an event, beside the op at the head of a stream: the latency or the delivery of a
+communication, and a transfer. The i-th of a kind is number 2 i + kind of the entities after the streams."""
+
+ROUNDING = 1e-13
+"""Equal rates differ by no more than this fraction. Rounding of a sum of a hundred shares of a row: some 1e-14."""
 
 _OPTIONS: dict[str, Any] = {
     "error_model": "numpy",
@@ -70,14 +74,15 @@ _OPTIONS: dict[str, Any] = {
 half of the compile time."""
 
 
-# Events: a heap by time. The place of each entity in it is stored, so that its event can be moved.
+# Events: a heap by time, in which four events have the same parent. The place of each entity in it is stored, so that
+# its event can be moved.
 
 
 @njit(**_OPTIONS)
 def _move_up(heap, places, at):
     entity, time = heap[at].entity, heap[at].time
     while at > 0:
-        parent = (at - 1) >> 1
+        parent = (at - 1) >> 2
         if heap[parent].time <= time:
             break
         heap[at].entity, heap[at].time = heap[parent].entity, heap[parent].time
@@ -91,11 +96,12 @@ def _move_up(heap, places, at):
 def _move_down(heap, places, size, at):
     entity, time = heap[at].entity, heap[at].time
     while True:
-        child = 2 * at + 1
-        if child >= size:
+        child = first = 4 * at + 1
+        if first >= size:
             break
-        if child + 1 < size and heap[child + 1].time < heap[child].time:
-            child += 1
+        for other in range(first + 1, min(first + 4, size)):
+            if heap[other].time < heap[child].time:
+                child = other
         if time <= heap[child].time:
             break
         heap[at].entity, heap[at].time = heap[child].entity, heap[child].time
@@ -103,6 +109,12 @@ def _move_down(heap, places, size, at):
         at = child
     heap[at].entity, heap[at].time = entity, time
     places[entity] = at
+
+
+@njit(**_OPTIONS)
+def _entity(kind, place, s):
+    """The number of the entity of *kind* for the communication or the transfer at *place*."""
+    return len(s.streams) + 2 * place + kind
 
 
 @njit(**_OPTIONS)
@@ -155,29 +167,41 @@ def _pop(stack, count, which):
 
 
 @njit(**_OPTIONS)
-def _set_speed(stream, number, speed, s):
-    """Run the op of *stream* *number* at *speed* from now on, unless it ends in this instant."""
-    ended = stream.speed > 0.0 and s.places[3 * number + STREAM] == NONE
+def _set_speed(number, speed, s):
+    """Run the op of stream *number* at *speed* from now on, unless it ends in this instant."""
+    stream = s.streams[number]
+    ended = stream.speed > 0.0 and s.places[number] == NONE
     if speed != stream.speed and not ended:
         now = s.clock[0]
         stream.left -= (now - stream.since) * stream.speed
         stream.since = now
         stream.speed = speed
-        _schedule(s.heap, s.places, s.counts, 3 * number + STREAM, now + max(0.0, stream.left) / speed)
+        _schedule(s.heap, s.places, s.counts, number, now + max(0.0, stream.left) / speed)
 
 
 @njit(**_OPTIONS)
-def _share_gpu(rank, low, s):
+def _share_gpu(rank, s):
     """Give each of n computations on the GPU of *rank* 1/n of the speed that collectives leave."""
-    if not s.ranks[rank].tasks:
-        return
-    first, last = low.ranks[rank].first_stream, low.ranks[rank + 1].first_stream
-    free = 1.0
-    for number in range(first, last):
-        free *= 1.0 - s.streams[number].share
-    for number in range(first, last):
-        if s.streams[number].task == GPU:
-            _set_speed(s.streams[number], number, free / s.ranks[rank].tasks, s)
+    own = s.ranks[rank]
+    number = own.head
+    while number != NONE:
+        _set_speed(number, own.free / own.tasks, s)
+        number = s.streams[number].next
+
+
+@njit(**_OPTIONS)
+def _set_share(number, share, low, s):
+    """Let the communication of stream *number* reserve a *share* of its GPU; 0: reserve it no longer."""
+    rank = s.streams[number].rank
+    own = s.ranks[rank]
+    s.streams[number].share = share
+    own.shares += 1 if share > 0.0 else -1
+    own.free = 1.0 - share
+    if own.shares > (share > 0.0):  # others have a share too
+        own.free = 1.0
+        for other in range(low.ranks[rank].first_stream, low.ranks[rank + 1].first_stream):
+            own.free *= 1.0 - s.streams[other].share
+    _share_gpu(rank, s)
 
 
 @njit(**_OPTIONS)
@@ -185,50 +209,62 @@ def _share_host(host, s):
     """Give the computations on a *host* processor equal speeds; each counts as often as its multiplicity."""
     number = s.hosts[host].head
     while number != NONE:
-        _set_speed(s.streams[number], number, 1.0 / s.hosts[host].weight, s)
-        number = s.streams[number].host_next
+        _set_speed(number, 1.0 / s.hosts[host].weight, s)
+        number = s.streams[number].next
 
 
 @njit(**_OPTIONS)
-def _begin_task(number, kind, seconds, low, s):
-    """Begin the op of stream *number*, which takes *seconds* at speed 1. *kind*: GPU, HOST, SERVER or DELAY."""
-    rank, stream = low.rank_of[number], s.streams[number]
-    stream.begin = stream.since = s.clock[0]
+def _begin_task(number, op, kind, seconds, low, s):
+    """Begin *op* of stream *number*, which takes *seconds* at speed 1. *kind*: GPU, HOST, SERVER or DELAY."""
+    stream = s.streams[number]
+    stream.since = s.clock[0]
     stream.task, stream.left, stream.speed = kind, seconds, 0.0
-    _begin_totals(number, low, s)
+    _begin_op(number, op, NONE, low, s)
     if kind == GPU:
-        s.ranks[rank].tasks += 1
-        _share_gpu(rank, low, s)
+        rank = s.ranks[stream.rank]
+        stream.next, rank.head = rank.head, number
+        rank.tasks += 1
+        _share_gpu(stream.rank, s)
     elif kind == HOST:
-        host = s.hosts[low.ranks[rank].host]
-        stream.host_next, host.head = host.head, number
-        host.weight += low.ranks[rank].multiplicity
-        _share_host(low.ranks[rank].host, s)
+        place = low.ranks[stream.rank].host
+        host = s.hosts[place]
+        stream.next, host.head = host.head, number
+        host.weight += low.ranks[stream.rank].multiplicity
+        _share_host(place, s)
     else:
-        _set_speed(stream, number, 1.0, s)
+        _set_speed(number, 1.0, s)
 
 
 @njit(**_OPTIONS)
 def _end_task(number, op, low, s):
     """End the use of a processor or server by *op* of stream *number*."""
-    rank, kind = low.rank_of[number], s.streams[number].task
-    s.streams[number].task = NONE
+    stream = s.streams[number]
+    kind, stream.task = stream.task, NONE
     if kind == GPU:
-        s.ranks[rank].tasks -= 1
-        _share_gpu(rank, low, s)
+        rank = s.ranks[stream.rank]
+        rank.head = _without(number, rank.head, s)
+        rank.tasks -= 1
+        _share_gpu(stream.rank, s)
     elif kind == HOST:
-        host = s.hosts[low.ranks[rank].host]
-        if host.head == number:
-            host.head = s.streams[number].host_next
-        else:
-            before = host.head
-            while s.streams[before].host_next != number:
-                before = s.streams[before].host_next
-            s.streams[before].host_next = s.streams[number].host_next
-        host.weight = host.weight - low.ranks[rank].multiplicity if host.head != NONE else 0.0
-        _share_host(low.ranks[rank].host, s)
+        place = low.ranks[stream.rank].host
+        host = s.hosts[place]
+        host.head = _without(number, host.head, s)
+        host.weight = host.weight - low.ranks[stream.rank].multiplicity if host.head != NONE else 0.0
+        _share_host(place, s)
     elif kind == SERVER and not low.ops[op].holds:
         _release(low.ops[op].server, s)
+
+
+@njit(**_OPTIONS)
+def _without(number, head, s):
+    """Remove stream *number* from the list that begins with stream *head*; return the new head."""
+    if head == number:
+        return s.streams[number].next
+    before = head
+    while s.streams[before].next != number:
+        before = s.streams[before].next
+    s.streams[before].next = s.streams[number].next
+    return head
 
 
 @njit(**_OPTIONS)
@@ -253,38 +289,35 @@ def _serve(low, s):
         server = s.servers[place]
         if server.busy != NONE or server.head == NONE:
             continue
-        best, best_before = server.head, NONE
-        before, number = server.head, s.streams[server.head].next
+        best, number = server.head, s.streams[server.head].next
         while number != NONE:
             if _precedes(number, best, low, s):
-                best, best_before = number, before
-            before, number = number, s.streams[number].next
-        if best_before == NONE:
-            server.head = s.streams[best].next
-        else:
-            s.streams[best_before].next = s.streams[best].next
+                best = number
+            number = s.streams[number].next
+        server.head = _without(best, server.head, s)
         server.busy = best
-        op, step = _head(best, low, s)
-        begin = max(s.streams[best].ready, server.free_since)
-        _begin_task(best, SERVER, max(0.0, _seconds(best, op, step, low) - (s.clock[0] - begin)), low, s)
-        s.streams[best].begin = begin
+        op, ready = s.streams[best].head, s.streams[best].since
+        begin = max(ready, server.free_since)
+        _begin_task(best, op, SERVER, max(0.0, _seconds(best, op, low, s) - (s.clock[0] - begin)), low, s)
+        s.heads[best].begin = begin
 
 
 @njit(**_OPTIONS)
 def _precedes(number, other, low, s):
-    op, other_op = _head(number, low, s)[0], _head(other, low, s)[0]
-    if low.ops[op].priority != low.ops[other_op].priority:
-        return low.ops[op].priority < low.ops[other_op].priority
-    if abs(s.streams[number].ready - s.streams[other].ready) > ONE_INSTANT * s.clock[0]:
-        return s.streams[number].ready < s.streams[other].ready
-    if low.rank_of[number] != low.rank_of[other]:
-        return low.rank_of[number] < low.rank_of[other]
-    return op < other_op
+    one, two = s.streams[number], s.streams[other]
+    if low.ops[one.head].priority != low.ops[two.head].priority:
+        return low.ops[one.head].priority < low.ops[two.head].priority
+    if abs(one.since - two.since) > ONE_INSTANT * s.clock[0]:
+        return one.since < two.since
+    if one.rank != two.rank:
+        return one.rank < two.rank
+    return low.ops[one.head].index < low.ops[two.head].index
 
 
 @njit(**_OPTIONS)
-def _seconds(number, op, step, low):
-    rank = low.ranks[low.rank_of[number]]
+def _seconds(number, op, low, s):
+    rank = low.ranks[s.streams[number].rank]
+    step = _step(number, low, s) if rank.duration_step else 0
     return low.durations[rank.first_duration + step * rank.duration_step + low.ops[op].duration]
 
 
@@ -312,13 +345,7 @@ def _add_transfer(number, nbytes, communication, low, s):
     flow.head = place
     flow.active += 1
     if flow.active == 1:
-        for entry in range(low.flows[number].first_entry, low.flows[number + 1].first_entry):
-            row = s.rows[low.entries[entry].row]
-            s.entries[entry].next, s.entries[entry].previous = row.head, NONE
-            if row.head != NONE:
-                s.entries[row.head].previous = entry
-            row.head = entry
-            row.active += 1
+        _join_rows(number, low, s)
     _mark_dirty(number, s)
 
 
@@ -344,8 +371,25 @@ def _remove_transfer(place, low, s):
 
 
 @njit(**_OPTIONS)
+def _join_rows(flow, low, s):
+    """Add *flow*, whose first transfer has begun, to its rows."""
+    s.flows[flow].shared = NONE
+    for entry in range(low.flows[flow].first_entry, low.flows[flow + 1].first_entry):
+        row = s.rows[low.entries[entry].row]
+        s.entries[entry].next, s.entries[entry].previous = row.head, NONE
+        if row.head != NONE:
+            s.entries[row.head].previous = entry
+            if row.active == 1:
+                _share(row.head, low, s)
+            _share(entry, low, s)
+        row.head = entry
+        row.active += 1
+    _find_alone(flow, low, s)
+
+
+@njit(**_OPTIONS)
 def _leave_rows(flow, low, s):
-    """Remove *flow*, which has no transfer left, from its rows. The other flows on these rows get new rates."""
+    """Remove *flow*, which has no transfer left, from its rows. Flows that they limit get new rates."""
     for entry in range(low.flows[flow].first_entry, low.flows[flow + 1].first_entry):
         row, own = s.rows[low.entries[entry].row], s.entries[entry]
         if own.previous != NONE:
@@ -355,9 +399,44 @@ def _leave_rows(flow, low, s):
         if own.next != NONE:
             s.entries[own.next].previous = own.previous
         row.active -= 1
-        if row.head != NONE:
-            # one flow of a row is enough: `_component` finds the others
-            _mark_dirty(low.entries[row.head].flow, s)
+        if row.active == 1:
+            _unshare(row.head, low, s)
+        other = row.head
+        while other != NONE:
+            if s.flows[low.entries[other].flow].limit == low.entries[entry].row:
+                _mark_dirty(low.entries[other].flow, s)
+            other = s.entries[other].next
+
+
+@njit(**_OPTIONS)
+def _share(entry, low, s):
+    """Add *entry* to the list of those of its flow whose row other flows use too."""
+    own, flow = s.entries[entry], s.flows[low.entries[entry].flow]
+    own.shared_next, own.shared_previous = flow.shared, NONE
+    if flow.shared != NONE:
+        s.entries[flow.shared].shared_previous = entry
+    flow.shared = entry
+
+
+@njit(**_OPTIONS)
+def _unshare(entry, low, s):
+    """Remove *entry* from that list."""
+    own = s.entries[entry]
+    if own.shared_previous != NONE:
+        s.entries[own.shared_previous].shared_next = own.shared_next
+    else:
+        s.flows[low.entries[entry].flow].shared = own.shared_next
+    if own.shared_next != NONE:
+        s.entries[own.shared_next].shared_previous = own.shared_previous
+
+
+@njit(**_OPTIONS)
+def _find_alone(flow, low, s):
+    """Find the rate of one transfer of *flow* that fills one of its rows if nothing else uses them."""
+    alone = inf
+    for entry in range(low.flows[flow].first_entry, low.flows[flow + 1].first_entry):
+        alone = min(alone, s.rows[low.entries[entry].row].capacity / low.entries[entry].weight)
+    s.flows[flow].alone = alone
 
 
 @njit(**_OPTIONS)
@@ -391,9 +470,9 @@ def _apply_rate(flow, rate, low, s):
                 transfer.left = max(0.0, transfer.left - transfer.rate * (now - transfer.since))
             transfer.since, transfer.rate = now, rate
             if rate > 0.0 and transfer.left < inf:
-                _schedule(s.heap, s.places, s.counts, 3 * place + TRANSFER, now + transfer.left / rate)
+                _schedule(s.heap, s.places, s.counts, _entity(TRANSFER, place, s), now + transfer.left / rate)
             else:
-                _cancel(s.heap, s.places, s.counts, 3 * place + TRANSFER)
+                _cancel(s.heap, s.places, s.counts, _entity(TRANSFER, place, s))
         place = transfer.next
 
 
@@ -445,51 +524,77 @@ def _level(row, low, s):
 
 
 @njit(**_OPTIONS)
-def _component(start, low, s):
-    """Find the flows that share rows with *start*, directly or through others; return the number of flows and rows.
+def _solve_rates(low, s):
+    """Solve the rates of the flows whose transfers, rows or limits changed in this instant.
 
-    The rates of all these flows are set below 0 (not fixed). Their bounds are pushed on `levels`: the bound of the
-    protocol, or the lowest rate that fills a row on which the flow is alone.
+    Rates are max-min fair if each flow has its bound, or a limit: a full row on which no other flow is faster. So only
+    flows that lose this are solved, beside flows that keep their rate. Flows that turn out to take an unfair share, or
+    to have lost their limit, are added, and all are solved again. Their number at least doubles each time, so that the
+    whole takes no longer than twice the solution of all flows that share rows with them, directly or through others.
     """
+    s.counts[STAMP] += 1
+    flows, rows, known = 0, 0, 0
+    for at in range(s.counts[DIRTY]):
+        number = s.dirty[at]
+        flow = s.flows[number]
+        flow.dirty = 0
+        if flow.active and flow.shared == NONE:
+            flow.limit = NONE
+            _apply_rate(number, _bound(number, low, s), low, s)
+        elif flow.active:
+            flows = _include(number, flows, s)
+    s.counts[DIRTY] = 0
+    while known < flows:
+        rows = _find_rows(known, flows, rows, low, s)
+        _fill(flows, rows, low, s)
+        known, flows = flows, _find_unfair(flows, rows, low, s)
+    for place in range(flows):
+        _apply_rate(s.solved[place], s.flows[s.solved[place]].rate, low, s)
+
+
+@njit(**_OPTIONS)
+def _bound(number, low, s):
+    """The bound of the protocol, or the rate that fills a row of flow *number* without other flows."""
+    return min(low.flows[number].bound, s.flows[number].alone / s.flows[number].active)
+
+
+@njit(**_OPTIONS)
+def _include(number, flows, s):
+    """Add flow *number* to the *flows* that are solved; return how many there are."""
+    s.flows[number].seen = s.counts[STAMP]
+    s.solved[flows] = number
+    return flows + 1
+
+
+@njit(**_OPTIONS)
+def _find_rows(first, last, rows, low, s):
+    """Add to the *rows* that are filled those of the flows *first* to *last*; return how many there are."""
     stamp = s.counts[STAMP]
-    s.component[0] = start
-    s.flows[start].seen = stamp
-    flows, rows, place = 1, 0, 0
-    while place < flows:
-        number = s.component[place]
-        flow, bound = s.flows[number], low.flows[number].bound
-        for entry in range(low.flows[number].first_entry, low.flows[number + 1].first_entry):
-            row = s.rows[low.entries[entry].row]
-            if row.active == 1:
-                bound = min(bound, row.capacity / (low.entries[entry].weight * flow.active))
-            elif row.seen != stamp:
-                row.seen = stamp
-                s.component_rows[rows] = low.entries[entry].row
+    for place in range(first, last):
+        entry = s.flows[s.solved[place]].shared
+        while entry != NONE:
+            number = low.entries[entry].row
+            if s.rows[number].seen != stamp:
+                s.rows[number].seen = stamp
+                s.filled[rows] = number
                 rows += 1
-                other = row.head
-                while other != NONE:
-                    found = low.entries[other].flow
-                    if s.flows[found].seen != stamp:
-                        s.flows[found].seen = stamp
-                        s.component[flows] = found
-                        flows += 1
-                    other = s.entries[other].next
-        flow.rate = -1.0
-        _push_level(bound, -1 - number, s.levels, place)
-        place += 1
-    return flows, rows
+            entry = s.entries[entry].shared_next
+    return rows
 
 
 @njit(**_OPTIONS)
 def _fill(flows, rows, low, s):
-    """Find the max-min fair rates of a component by progressive filling.
+    """Find the max-min fair rates of *flows* by progressive filling of *rows*; other flows keep their rates.
 
     The row or the bound with the lowest level is full first, and its flows get this rate. A level can only rise when
     flows are fixed on other rows. So a level of the heap that is out of date is too low, and is pushed again.
     """
+    for place in range(flows):
+        s.flows[s.solved[place]].rate = -1.0
+        _push_level(_bound(s.solved[place], low, s), -1 - s.solved[place], s.levels, place)
     size = flows
     for place in range(rows):
-        row = s.component_rows[place]
+        row = s.filled[place]
         _push_level(_level(row, low, s)[0], row, s.levels, size)
         size += 1
     while size:
@@ -497,8 +602,9 @@ def _fill(flows, rows, low, s):
         _remove_level(s.levels, size)
         size -= 1
         if item < 0:
-            if s.flows[-1 - item].rate < 0.0:
-                s.flows[-1 - item].rate = level
+            flow = s.flows[-1 - item]
+            if flow.rate < 0.0:
+                flow.rate, flow.limit = level, NONE
             continue
         current, unfixed = _level(item, low, s)
         if unfixed and current > level:
@@ -507,28 +613,62 @@ def _fill(flows, rows, low, s):
         elif unfixed:
             entry = s.rows[item].head
             while entry != NONE:
-                if s.flows[low.entries[entry].flow].rate < 0.0:
-                    s.flows[low.entries[entry].flow].rate = current
+                flow = s.flows[low.entries[entry].flow]
+                if flow.rate < 0.0:
+                    flow.rate, flow.limit = current, item
                 entry = s.entries[entry].next
 
 
 @njit(**_OPTIONS)
-def _solve_rates(low, s):
-    """Solve the rates of all flows that share rows with transfers that began or ended in this instant."""
-    solved = s.counts[STAMP]
-    for at in range(s.counts[DIRTY]):
-        start = s.dirty[at]
-        s.flows[start].dirty = 0
-        if s.flows[start].active and s.flows[start].seen <= solved:
-            s.counts[STAMP] += 1
-            flows, rows = _component(start, low, s)
-            if rows:
-                _fill(flows, rows, low, s)
-            else:
-                s.flows[start].rate = s.levels[0].level
-            for place in range(flows):
-                _apply_rate(s.component[place], s.flows[s.component[place]].rate, low, s)
-    s.counts[DIRTY] = 0
+def _find_unfair(flows, rows, low, s):
+    """Add to the *flows* that are solved others on their *rows* with an unfair rate; return how many there are.
+
+    Such a flow takes more of a row than a flow that the row limits, or the row was its limit and no longer is. If there
+    is one, neighbours are added until there are twice as many flows as before.
+    """
+    stamp, found = s.counts[STAMP], flows
+    for place in range(rows):
+        number = s.filled[place]
+        used, fastest, limited, others = 0.0, 0.0, inf, False
+        entry = s.rows[number].head
+        while entry != NONE:
+            flow = s.flows[low.entries[entry].flow]
+            used += low.entries[entry].weight * flow.active * flow.rate
+            fastest = max(fastest, flow.rate)
+            if flow.seen != stamp:
+                others = True
+            elif flow.limit == number:
+                limited = min(limited, flow.rate)
+            entry = s.entries[entry].next
+        if not others:
+            continue
+        limits = used >= s.rows[number].capacity * (1.0 - ROUNDING)
+        entry = s.rows[number].head
+        while entry != NONE:
+            flow = s.flows[low.entries[entry].flow]
+            if flow.seen != stamp:
+                lost = flow.limit == number and not (limits and flow.rate >= fastest * (1.0 - ROUNDING))
+                if lost or flow.rate > limited * (1.0 + ROUNDING):
+                    found = _include(low.entries[entry].flow, found, s)
+            entry = s.entries[entry].next
+    return _widen(found, 2 * flows, low, s) if found > flows else found
+
+
+@njit(**_OPTIONS)
+def _widen(flows, enough, low, s):
+    """Add to the *flows* that are solved those on the same rows, until they are *enough*; return how many there are."""
+    place = 0
+    while place < flows < enough:
+        entry = s.flows[s.solved[place]].shared
+        while entry != NONE and flows < enough:
+            other = s.rows[low.entries[entry].row].head
+            while other != NONE:
+                if s.flows[low.entries[other].flow].seen != s.counts[STAMP]:
+                    flows = _include(low.entries[other].flow, flows, s)
+                other = s.entries[other].next
+            entry = s.entries[entry].shared_next
+        place += 1
+    return flows
 
 
 @njit(**_OPTIONS)
@@ -540,6 +680,7 @@ def _apply_change(low, s):
         s.rows[change.target].capacity = change.value
         entry = s.rows[change.target].head
         while entry != NONE:
+            _find_alone(low.entries[entry].flow, low, s)
             _mark_dirty(low.entries[entry].flow, s)
             entry = s.entries[entry].next
     elif change.kind == BACKGROUND_BEGIN:
@@ -563,13 +704,10 @@ def _start(place, low, s):
     communication.phase, communication.waited = low.plans[plan].first_phase, 0
     number = communication.head
     while number != NONE:
-        stream = s.streams[number]
-        stream.begin, stream.communication = s.clock[0], communication.number
-        _begin_totals(number, low, s)
+        _begin_op(number, s.streams[number].head, communication.number, low, s)
         if low.plans[plan].sms > 0.0:
-            stream.share = low.plans[plan].sms
-            _share_gpu(low.rank_of[number], low, s)
-        number = stream.next
+            _set_share(number, low.plans[plan].sms, low, s)
+        number = s.streams[number].next
     _push(s.starting, s.counts, STARTING, place)
 
 
@@ -603,13 +741,13 @@ def _remove_pending(place, channel, s):
 
 
 @njit(**_OPTIONS)
-def _arrive(number, op, step, low, s):
+def _arrive(number, op, low, s):
     """Let stream *number* arrive at the communication of its *op*. The last arrival begins the communication.
 
     A buffered send begins it at once and ends. The receiver arrives before or after the delivery.
     """
-    request = low.requests[low.ranks[low.rank_of[number]].first_request + low.ops[op].request]
-    place = _pending(request, low.ops[op].key, step, s)
+    request = low.requests[low.ranks[s.streams[number].rank].first_request + low.ops[op].request]
+    place = _pending(request, low.ops[op].key, _step(number, low, s), s)
     communication, stream = s.communications[place], s.streams[number]
     communication.arrived += 1
     if low.ops[op].kind == RECEIVE:
@@ -625,14 +763,13 @@ def _arrive(number, op, step, low, s):
         if last:
             _start(place, low, s)
         return
-    stream.begin, stream.communication = s.clock[0], communication.number
-    _begin_totals(number, low, s)
+    _begin_op(number, op, communication.number, low, s)
     if low.ops[op].kind == BUFFERED_SEND:
         _push(s.ending, s.counts, ENDING, number)
         return
     stream.next, communication.head = NONE, number
     if communication.sent:
-        at = s.places[3 * place + LATENCY]
+        at = s.places[_entity(LATENCY, place, s)]
         _deliver(place, s.clock[0] if at == NONE else s.heap[at].time, low, s)
 
 
@@ -653,7 +790,7 @@ def _begin_phase(place, low, s):
         communication.since = s.clock[0]
         communication.waited = 1
         if phase.latency > 0.0:
-            _schedule(s.heap, s.places, s.counts, 3 * place + LATENCY, s.clock[0] + phase.latency)
+            _schedule(s.heap, s.places, s.counts, _entity(LATENCY, place, s), s.clock[0] + phase.latency)
             return True
     if phase.contended and phase.nbytes > 0.0 and last > first:
         if s.counts[FREE_TRANSFERS] < last - first:
@@ -694,23 +831,25 @@ def _deliver(place, time, low, s):
         number = s.streams[number].next
     if receiver != NONE:
         stream = s.streams[receiver]
-        time = stream.delivered = max(time, stream.delivered)
+        time = stream.since = max(time, stream.since)
         if time > now and not communication.buffered:
             _post_next(receiver, low, s)
     if time > now:
-        _schedule(s.heap, s.places, s.counts, 3 * place + LATENCY, time)
+        _schedule(s.heap, s.places, s.counts, _entity(LATENCY, place, s), time)
     else:
-        _cancel(s.heap, s.places, s.counts, 3 * place + LATENCY)
+        _cancel(s.heap, s.places, s.counts, _entity(LATENCY, place, s))
         _complete(place, s)
 
 
 @njit(**_OPTIONS)
 def _post_next(number, low, s):
     """Let the op after the receive at the head of stream *number* take the head, if it is a receive too."""
-    op, step = _head(number, low, s)
-    following, next_step = _queued(number, s.streams[number].issued + 1, low)
-    if next_step < low.options[0].steps and low.ops[following].kind == RECEIVE:
-        _leave_head(number, op, step, low, s)
+    op = s.streams[number].head
+    following = op + 1
+    if low.ops[following].kind == END and _step(number, low, s) + 1 < low.options[0].steps:
+        following = low.queues[_queue(number, low, s)].first
+    if low.ops[following].kind == RECEIVE:
+        _leave_head(number, op, low, s)
 
 
 @njit(**_OPTIONS)
@@ -729,41 +868,36 @@ def _complete(place, s):
 
 
 @njit(**_OPTIONS)
-def _begin_totals(number, low, s):
-    """Account for the begin of the op of stream *number*: its part of the breakdown, and what it allocates."""
+def _begin_op(number, op, communication, low, s):
+    """Account for the begin of *op* of stream *number*: its span, its part of the breakdown, and what it allocates."""
+    rank = s.streams[number].rank
+    if low.ranks[rank].first_span != NONE:
+        s.heads[number].begin, s.heads[number].communication = s.clock[0], communication
     if low.options[0].accumulate:
-        op = _head(number, low, s)[0]
-        rank = low.rank_of[number]
-        s.streams[number].part = low.ops[op].part
-        _account_time(rank, low, s)
+        _account_time(rank, s)
+        s.under_way[rank, low.ops[op].part] += 1
         _change_memory(low.ranks[rank], low.ops[op].first_allocation, low.ops[op].first_free, 1.0, low, s)
 
 
 @njit(**_OPTIONS)
-def _end_totals(number, op, low, s):
-    """Account for the end of *op* of stream *number*: its part of the breakdown, and what it frees."""
+def _end_totals(rank, op, low, s):
+    """Account for the end of *op* of *rank*: its part of the breakdown, and what it frees."""
     if low.options[0].accumulate:
-        rank = low.rank_of[number]
-        stream = s.streams[number]
-        if stream.issued == stream.done and stream.communication == NONE:
-            stream.part = s.seconds.shape[1] - 1
-            _account_time(rank, low, s)
+        _account_time(rank, s)
+        s.under_way[rank, low.ops[op].part] -= 1
         _change_memory(low.ranks[rank], low.ops[op].first_free, low.ops[op + 1].first_allocation, -1.0, low, s)
 
 
 @njit(**_OPTIONS)
-def _account_time(rank, low, s):
-    """Find the part of the breakdown that *rank* spends its time on: the first part that one of its streams works on.
-
-    If it has changed, add the time since the last change to the part before.
-    """
-    part = s.seconds.shape[1] - 1
-    for number in range(low.ranks[rank].first_stream, low.ranks[rank + 1].first_stream):
-        part = min(part, s.streams[number].part)
+def _account_time(rank, s):
+    """Add the time since the last change to the first part of the breakdown with an op of *rank* under way."""
     own = s.ranks[rank]
-    if part != own.part:
-        s.seconds[rank, own.part] += s.clock[0] - own.since
-        own.since, own.part = s.clock[0], part
+    if s.clock[0] > own.since:
+        part = 0
+        while not s.under_way[rank, part]:
+            part += 1
+        s.seconds[rank, part] += s.clock[0] - own.since
+        own.since = s.clock[0]
 
 
 @njit(**_OPTIONS)
@@ -786,100 +920,144 @@ def _change_memory(rank, first, last, sign, low, s):
 
 
 @njit(**_OPTIONS)
-def _head(number, low, s):
-    """(op, step) at the head of the stream *number*."""
-    return _queued(number, s.streams[number].issued, low)
+def _queue(number, low, s):
+    """The queue of stream *number*."""
+    rank = low.ranks[s.streams[number].rank]
+    return low.programs[rank.program].first_queue + number - rank.first_stream
 
 
 @njit(**_OPTIONS)
-def _queued(number, place, low):
-    """(op, step) at a *place* of the stream *number*, all steps together."""
-    rank = low.ranks[low.rank_of[number]]
-    queue = low.programs[rank.program].first_queue + number - rank.first_stream
-    first = low.queues[queue].first
-    length = low.queues[queue + 1].first - first
-    step = place // length
-    return low.queued[first + place - step * length], step
+def _length(queue, low):
+    """The number of ops of *queue*; the last record of a queue marks its end."""
+    return low.queues[queue + 1].first - low.queues[queue].first - 1
+
+
+@njit(**_OPTIONS)
+def _step(number, low, s):
+    """The training step of the op at the head of stream *number*."""
+    if low.options[0].steps == 1:
+        return 0
+    return (s.streams[number].done + s.streams[number].posted) // _length(_queue(number, low, s), low)
+
+
+@njit(**_OPTIONS)
+def _first_begun(number, low, s):
+    """(op, step) of the first op of stream *number* that has not ended."""
+    queue = _queue(number, low, s)
+    step = s.streams[number].done // _length(queue, low)
+    return low.queues[queue].first + s.streams[number].done - step * _length(queue, low), step
 
 
 @njit(**_OPTIONS)
 def _span(rank, op, step, low):
     """The index of the span of *op* in *step*."""
-    own, after = low.programs[rank.program].first_op, low.programs[rank.program + 1].first_op
-    return rank.first_span + step * (after - own) + op - own
+    return rank.first_span + step * low.programs[rank.program].ops + low.ops[op].index
 
 
 @njit(**_OPTIONS)
-def _leave_head(number, op, step, low, s):
+def _leave_head(number, op, low, s):
     """Advance stream *number* past *op*, which is at its head, and write the begin of its span."""
-    rank, stream = low.ranks[low.rank_of[number]], s.streams[number]
+    stream = s.streams[number]
+    rank = low.ranks[stream.rank]
     if rank.first_span != NONE:
-        span = s.spans[_span(rank, op, step, low)]
-        span.ready, span.begin, span.communication = stream.ready, stream.begin, stream.communication
-    stream.communication = NONE
-    stream.issued += 1
+        span, head = s.spans[_span(rank, op, _step(number, low, s), low)], s.heads[number]
+        span.ready, span.begin, span.communication = head.ready, head.begin, head.communication
+    stream.posted += 1
+    stream.head += 1
     _push(s.advancing, s.counts, ADVANCING, number)
 
 
 @njit(**_OPTIONS)
 def _end(number, low, s):
     """End the first op of stream *number* that has not ended: write its end, release resources, advance streams."""
-    place, stream = low.rank_of[number], s.streams[number]
-    op, step = _queued(number, stream.done, low)
-    rank = low.ranks[place]
+    stream = s.streams[number]
+    rank, op, step = low.ranks[stream.rank], stream.head, 0
+    if stream.posted or low.options[0].steps > 1:
+        op, step = _first_begun(number, low, s)
     if stream.task != NONE:
         _end_task(number, op, low, s)
     elif stream.share > 0.0:
-        stream.share = 0.0
-        _share_gpu(place, low, s)
-    if stream.issued == stream.done:
-        _leave_head(number, op, step, low, s)
+        _set_share(number, 0.0, low, s)
+    if not stream.posted:
+        _leave_head(number, op, low, s)
     if rank.first_span != NONE:
         s.spans[_span(rank, op, step, low)].end = s.clock[0]
     if low.ops[op].server != NONE and low.ops[op].kind != SERVER:
         _release(low.ops[op].server, s)
     stream.done += 1
-    _end_totals(number, op, low, s)
+    stream.posted -= 1
+    _end_totals(stream.rank, op, low, s)
     s.counts[ENDED] += 1
     s.counts[FIRST_STEP] -= step == 0
     if low.ops[op].watched:
-        for other in range(rank.first_stream, low.ranks[place + 1].first_stream):
-            if s.streams[other].awaits == number and stream.done >= s.streams[other].awaited:
-                s.streams[other].awaits = NONE
-                _push(s.advancing, s.counts, ADVANCING, other)
+        _wake(number, s)
+
+
+@njit(**_OPTIONS)
+def _wake(number, s):
+    """Advance the streams that wait for the ops of stream *number* that are done."""
+    waiting = s.streams[number].waiting
+    s.streams[number].waiting = NONE
+    while waiting != NONE:
+        stream = s.streams[waiting]
+        other = stream.next
+        if s.streams[number].done >= stream.awaited:
+            stream.awaits = NONE
+            _push(s.advancing, s.counts, ADVANCING, waiting)
+        else:
+            stream.next, s.streams[number].waiting = s.streams[number].waiting, waiting
+        waiting = other
+
+
+@njit(**_OPTIONS)
+def _must_wait(number, op, low, s):
+    """Return whether *op* of stream *number* waits for an op of another stream, which then wakes it."""
+    first, last = low.ops[op].first_dependency, low.ops[op + 1].first_dependency
+    if first == last:
+        return False
+    stream, step = s.streams[number], _step(number, low, s)
+    rank = low.ranks[stream.rank]
+    queues = low.programs[rank.program].first_queue
+    for at in range(first, last):
+        queue = low.dependencies[at].queue
+        other = rank.first_stream + queue
+        needed = low.dependencies[at].position + 1
+        if step:
+            needed += step * _length(queues + queue, low)
+        if s.streams[other].done < needed:
+            stream.awaits, stream.awaited = other, needed
+            stream.next, s.streams[other].waiting = s.streams[other].waiting, number
+            return True
+    return False
 
 
 @njit(**_OPTIONS)
 def _begin_next(number, low, s):
     """Look at the next op of stream *number*: it waits for another op, arrives at its communication, or begins."""
-    op, step = _head(number, low, s)
-    if step == low.options[0].steps:
-        return
-    rank, stream = low.ranks[low.rank_of[number]], s.streams[number]
-    queues = low.programs[rank.program].first_queue
-    for at in range(low.ops[op].first_dependency, low.ops[op + 1].first_dependency):
-        queue = queues + low.dependencies[at].queue
-        other = rank.first_stream + low.dependencies[at].queue
-        length = low.queues[queue + 1].first - low.queues[queue].first
-        needed = step * length + low.dependencies[at].position + 1
-        if s.streams[other].done < needed:
-            stream.awaits, stream.awaited = other, needed
+    stream = s.streams[number]
+    if low.ops[stream.head].kind == END:
+        if _step(number, low, s) == low.options[0].steps or low.options[0].steps == 1:
             return
-    stream.ready = s.clock[0]
+        stream.head = low.queues[_queue(number, low, s)].first
+    op = stream.head
+    if _must_wait(number, op, low, s):
+        return
+    if low.ranks[stream.rank].first_span != NONE:
+        s.heads[number].ready = s.clock[0]
     kind = low.ops[op].kind
     if kind >= COMMUNICATION:
-        _arrive(number, op, step, low, s)
+        _arrive(number, op, low, s)
     elif kind == SERVER:
         server = s.servers[low.ops[op].server]
+        stream.since = s.clock[0]
         stream.next, server.head = server.head, number
         _choose_soon(s)
     else:
-        seconds = _seconds(number, op, step, low)
+        seconds = _seconds(number, op, low, s)
         if seconds > 0.0:
-            _begin_task(number, kind, seconds, low, s)
+            _begin_task(number, op, kind, seconds, low, s)
         else:
-            stream.begin = s.clock[0]
-            _begin_totals(number, low, s)
+            _begin_op(number, op, NONE, low, s)
             _push(s.ending, s.counts, ENDING, number)
 
 
@@ -888,10 +1066,11 @@ def _process_event(low, s):
     """Process the first event of the heap."""
     entity = s.heap[0].entity
     _cancel(s.heap, s.places, s.counts, entity)
-    kind, number = entity % 3, entity // 3
-    if kind == STREAM:
-        _push(s.ending, s.counts, ENDING, number)
-    elif kind == LATENCY and s.communications[number].sent:
+    if entity < len(s.streams):
+        _push(s.ending, s.counts, ENDING, entity)
+        return
+    kind, number = (entity - len(s.streams)) & 1, (entity - len(s.streams)) >> 1
+    if kind == LATENCY and s.communications[number].sent:
         _complete(number, s)
     elif kind == LATENCY:
         _push(s.starting, s.counts, STARTING, number)

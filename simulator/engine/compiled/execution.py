@@ -91,8 +91,8 @@ class CompiledExecution:
         stack[count[height] : count[height] + size] = np.arange(2 * size - 1, size - 1, -1)
         count[height] += size
         state = self.state._replace(**{name: np.concatenate([old, np.zeros_like(old)]), free: stack})
-        entities = 3 * max(map(len, (state.streams, state.communications, state.transfers)))
-        places = np.full(entities, NONE, np.int64)
+        entities = len(state.streams) + 2 * max(len(state.communications), len(state.transfers))
+        places = np.full(entities, NONE, np.int32)
         places[: len(state.places)] = state.places
         heap = np.zeros(entities, arrays.EVENT)
         heap[: len(state.heap)] = state.heap
@@ -151,7 +151,7 @@ class CompiledExecution:
         """The spans of the rank at *place*."""
         first, steps = self.low.ranks["first_span"][place], self.low.options["steps"][0]
         program = self.low.ranks["program"][place]
-        count = int(np.diff(self.low.programs["first_op"])[program])
+        count = int(self.low.programs["ops"][program])
         spans = self.state.spans[first : first + count * steps]
         fields = {name: np.ascontiguousarray(spans[name]) for name in ("ready", "begin", "end", "communication")}
         return Columns(np.tile(np.arange(count), steps), np.repeat(np.arange(steps), count), **fields)
@@ -162,23 +162,20 @@ class CompiledExecution:
         arrived = self._arrived()
         found = []
         for number, stream in enumerate(state.streams):
-            place = int(low.rank_of[number])
-            rank = low.ranks[place]
-            queue = low.programs["first_queue"][rank["program"]] + number - rank["first_stream"]
-            first, after = low.queues["first"][queue : queue + 2]
-            step, position = divmod(int(stream["issued"]), int(after - first))
+            rank = low.ranks[stream["rank"]]
+            first_queue = low.programs["first_queue"][rank["program"]] - rank["first_stream"]
+            first, after = low.queues["first"][first_queue + number : first_queue + number + 2]
+            step, position = divmod(int(stream["done"]) + int(stream["posted"]), int(after - first) - 1)
             if step == steps:
                 continue
-            own = low.programs["first_op"][rank["program"]]
             awaited = None
             if stream["awaits"] != NONE:
-                other = low.programs["first_queue"][rank["program"]] + stream["awaits"] - rank["first_stream"]
-                begin, end = low.queues["first"][other : other + 2]
-                awaited = int(low.queued[begin + (stream["awaited"] - 1) % (end - begin)] - own)
+                begin, end = low.queues["first"][first_queue + stream["awaits"] :][:2]
+                awaited = int(low.ops["index"][begin + (stream["awaited"] - 1) % (end - begin - 1)])
             name = self.lowering.streams[rank["program"]][number - rank["first_stream"]]
-            op = int(low.queued[first + position] - own)
+            op = int(low.ops["index"][first + position])
             partners = arrived.get(number, ())
-            found.append(Waiting(self.lowering.ranks[place], name, op, step, awaited, partners))
+            found.append(Waiting(self.lowering.ranks[stream["rank"]], name, op, step, awaited, partners))
         return found
 
     def _arrived(self) -> dict[int, tuple[int, ...]]:
@@ -192,7 +189,7 @@ class CompiledExecution:
                 while number != NONE:
                     members.append(number)
                     number = int(streams["next"][number])
-                ranks = tuple(self.lowering.ranks[self.low.rank_of[member]] for member in reversed(members))
+                ranks = tuple(self.lowering.ranks[streams["rank"][member]] for member in reversed(members))
                 found.update(dict.fromkeys(members, ranks))
                 place = int(communications["next"][place])
         return found
@@ -201,20 +198,24 @@ class CompiledExecution:
 def _state(lowering: Lowering) -> State:
     """The state at the begin of a run: all streams advance to their first op."""
     low, flows = lowering.arrays, len(lowering.flows)
-    streams, rows = len(low.rank_of), len(lowering.setup.classes.capacity)
+    program = low.ranks["program"][:-1]
+    each = np.diff(low.programs["first_queue"])[program]
+    streams, rows = int(each.sum()), len(lowering.setup.classes.capacity)
     communications, transfers = streams + 64, 1024
-    entities = 3 * max(communications, transfers)
+    entities = streams + 2 * max(communications, transfers)
     parts, pools = len(lowering.parts), len(lowering.ranks) + lowering.host_pools
     kept = low.ranks["first_span"][:-1] != NONE
-    lengths = np.diff(low.programs["first_op"])[low.ranks["program"][:-1]] * int(low.options["steps"][0])
+    lengths = low.programs["ops"][program].astype(np.int64) * int(low.options["steps"][0])
     made: dict[str, Array] = {
         "clock": np.array([0.0, np.inf]),
         "counts": np.zeros(arrays.COUNTS, np.int64),
         "ending": np.zeros(streams + communications + 1, np.int64),
         "advancing": np.zeros(2 * streams + 1, np.int64),
         "starting": np.zeros(communications + 1, np.int64),
-        "streams": np.zeros(streams, arrays.STREAM_STATE),
+        "streams": _by_line(np.zeros(streams, arrays.STREAM_STATE)),
+        "heads": np.full(streams, np.array((NONE, np.nan, np.nan), arrays.HEAD_STATE)),
         "ranks": np.zeros(len(lowering.ranks), arrays.RANK_STATE),
+        "under_way": np.zeros((len(lowering.ranks), parts), np.int32),
         "seconds": np.zeros((len(lowering.ranks), parts)),
         "hosts": np.zeros(lowering.hosts, arrays.HOST_STATE),
         "servers": np.full(lowering.servers, NONE, arrays.SERVER_STATE),
@@ -227,11 +228,11 @@ def _state(lowering: Lowering) -> State:
         "dirty": np.zeros(flows, np.int64),
         "entries": np.zeros(len(low.entries), arrays.ENTRY_STATE),
         "rows": np.zeros(rows, arrays.ROW_STATE),
-        "component": np.zeros(flows + 1, np.int64),
-        "component_rows": np.zeros(rows + 1, np.int64),
+        "solved": np.zeros(flows + 1, np.int64),
+        "filled": np.zeros(rows + 1, np.int64),
         "levels": np.zeros(flows + rows + 2, arrays.LEVEL),
         "heap": np.zeros(entities, arrays.EVENT),
-        "places": np.full(entities, NONE, np.int64),
+        "places": np.full(entities, NONE, np.int32),
         "spans": np.full(int(lengths[kept].sum()), np.array((NONE, np.nan, np.nan, np.nan), arrays.SPAN)),
         "plan_count": np.zeros(len(lowering.plans), np.int64),
         "intervals": np.zeros(1 << 16, arrays.INTERVAL),
@@ -242,9 +243,13 @@ def _state(lowering: Lowering) -> State:
     state = State(**made)
     state.counts[arrays.FREE_COMMUNICATIONS], state.counts[arrays.FREE_TRANSFERS] = communications, transfers
     state.counts[arrays.FIRST_STEP] = low.options["first_step_ops"][0] if low.options["steps"][0] > 1 else NONE
-    for name in ("awaits", "communication", "next", "host_next", "task"):
+    for name in ("awaits", "waiting", "next", "task"):
         state.streams[name] = NONE
-    state.streams["part"], state.ranks["part"] = parts - 1, parts - 1
+    state.streams["rank"] = np.repeat(np.arange(len(each)), each)
+    queue = np.arange(streams) + (low.programs["first_queue"][program] - low.ranks["first_stream"][:-1]).repeat(each)
+    state.streams["head"] = low.queues["first"][queue]
+    state.ranks["head"], state.ranks["free"] = NONE, 1.0
+    state.under_way[:, -1] = 1
     state.hosts["head"] = NONE
     for name in ("head", "previous", "next"):
         for table in (state.flows, state.rows, state.entries):
@@ -255,6 +260,16 @@ def _state(lowering: Lowering) -> State:
     state.advancing[:streams] = np.arange(streams - 1, -1, -1)
     state.counts[arrays.ADVANCING] = streams
     return state
+
+
+def _by_line(table: Array) -> Array:
+    """*table* at an address at which a line of the cache begins."""
+    line = 64
+    room = np.zeros(table.nbytes + line, np.uint8)
+    begin = -room.ctypes.data % line
+    made: Array = room[begin : begin + table.nbytes].view(table.dtype)
+    made[:] = table
+    return made
 
 
 def totals(
@@ -297,7 +312,7 @@ def totals(
 def seconds_until(state: State, now: float) -> Floats:
     """The time that each rank has spent in each part of the breakdown until *now*, s, of shape ``(ranks, parts)``."""
     seconds = state.seconds.copy()
-    seconds[np.arange(len(seconds)), state.ranks["part"]] += now - state.ranks["since"]
+    seconds[np.arange(len(seconds)), (state.under_way > 0).argmax(axis=1)] += now - state.ranks["since"]
     return seconds
 
 

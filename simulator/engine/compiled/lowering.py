@@ -25,6 +25,7 @@ from clustersim.simulator.engine.compiled.arrays import (
     COMMUNICATION,
     DELAY,
     DEPENDENCY,
+    END,
     ENTRY,
     FLOW,
     GPU,
@@ -107,15 +108,12 @@ class _Lowerer:
         requests, plans, channels = self._requests()
         table, flows = plan_arrays([self.setup.classes.plan(*which) for which in plans], self.setup)
         ranks, durations, hosts = self._ranks(structure["programs"], kept)
-        lengths = np.diff(structure["programs"]["first_op"])
-        ops = int(lengths[ranks["program"][:-1]].sum())
+        ops = int(structure["programs"]["ops"][ranks["program"][:-1]].sum())
         options, steps = np.zeros(1, OPTIONS), self.schedule.steps
         options[0] = (steps, totals and kept is not None, record, ops * steps, ops)
-        streams = np.diff(structure["programs"]["first_queue"])[ranks["program"][:-1]]
         arrays = Lowered(
             **structure,
             ranks=ranks,
-            rank_of=np.repeat(np.arange(len(self.ranks), dtype=np.int32), streams),
             durations=durations,
             requests=requests,
             **table,
@@ -131,14 +129,12 @@ class _Lowerer:
 
     def _structure(self) -> dict[str, Array]:
         """The arrays of programs, queues, ops, dependencies and amounts of memory, by name."""
-        first_op = list(accumulate((len(program.ops) for program in self.programs), initial=0))
         ops: list[Array] = []
-        queued, dependencies_, amounts, queues = [], [], [], [0]
+        dependencies_, amounts, queues = [], [], [0]
         sizes = {"dependencies": 0, "amounts": 0}
         for number, program in zip(self.used, self.programs, strict=True):
-            own, queue, lengths, waits, held = self._of_program(program, number)
-            queued.append(queue + first_op[len(ops)])
-            queues += list(accumulate(lengths, initial=queues[-1]))[1:]
+            own, lengths, waits, held = self._of_program(program, number)
+            queues += list(accumulate((length + 1 for length in lengths), initial=queues[-1]))[1:]
             own["first_dependency"] += sizes["dependencies"]
             own["first_allocation"] += sizes["amounts"]
             own["first_free"] += sizes["amounts"]
@@ -150,45 +146,53 @@ class _Lowerer:
         last = np.zeros(1, OP)
         last["first_dependency"], last["first_allocation"] = sizes["dependencies"], sizes["amounts"]
         programs = np.zeros(len(self.programs) + 1, PROGRAM)
-        programs["first_op"] = first_op
+        programs["ops"][:-1] = [len(program.ops) for program in self.programs]
         programs["first_queue"] = list(accumulate(map(len, self.streams), initial=0))
         return {
             "programs": programs,
             "queues": np.array(queues, np.int64).astype(QUEUE),
-            "queued": np.concatenate([np.zeros(0, np.int32), *queued]).astype(np.int32),
             "ops": np.concatenate([*ops, last]),
             "dependencies": np.concatenate([np.zeros(0, DEPENDENCY), *dependencies_]),
             "amounts": np.concatenate([np.zeros(0, AMOUNT), *amounts]),
         }
 
-    def _of_program(self, program: Program, number: int) -> tuple[Array, Integers, list[int], Array, Array]:
-        """Of one program: its ops, the ops of each stream one stream after the other, the lengths of the streams, its
-        dependencies, and its amounts of memory."""
+    def _of_program(self, program: Program, number: int) -> tuple[Array, list[int], Array, Array]:
+        """Of one program: its ops by queue, the lengths of the queues, its dependencies, its amounts of memory."""
         count = len(program.ops)
         names = list(dict.fromkeys(op.stream for op in program.distinct()))
         self.streams.append(names)
         stream = program.column(lambda op: names.index(op.stream), np.int64)
-        queue = np.argsort(stream, kind="stable")
+        issued = np.argsort(stream, kind="stable")
         lengths = np.bincount(stream, minlength=len(names))
         position = np.empty(count, np.int64)
-        position[queue] = np.arange(count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        position[issued] = np.arange(count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        place = (np.cumsum(lengths + 1) - lengths - 1)[stream] + position
+        ops = np.zeros(count + len(names), OP)
+        ops["kind"] = END
+        ops[place] = self._ops(program, number)
         waiting, awaited = dependencies(program)
+        ops["watched"][place[awaited]] = 1
+        order = np.argsort(place[waiting], kind="stable")
         waits = np.zeros(len(waiting), DEPENDENCY)
-        waits["queue"], waits["position"] = stream[awaited], position[awaited]
-        ops = np.zeros(count, OP)
+        waits["queue"], waits["position"] = stream[awaited][order], position[awaited][order]
+        ops["first_dependency"] = np.searchsorted(place[waiting][order], np.arange(len(ops)))
+        held, ops["first_allocation"], ops["first_free"] = _amounts(program, place, len(ops))
+        return ops, lengths.tolist(), waits, held
+
+    def _ops(self, program: Program, number: int) -> Array:
+        """The ops of *program*, in its order, without dependencies and memory."""
+        ops = np.zeros(len(program.ops), OP)
+        ops["index"] = np.arange(len(ops))
         ops["kind"] = program.column(_kind, np.int32)
         timed = ops["kind"] < COMMUNICATION
         ops["duration"] = np.where(timed, np.cumsum(timed) - 1, NONE)
         ops["request"] = self.setup.matching.request[number]
         ops["key"] = self.setup.matching.key[number]
-        ops["watched"][awaited] = 1
-        ops["first_dependency"] = np.searchsorted(waiting, np.arange(count))
         ops["server"] = program.column(self._server, np.int32)
         ops["holds"] = program.column(lambda op: isinstance(op, Compute) and op.holds, np.int32)
         ops["priority"] = program.column(lambda op: op.priority if isinstance(op, Compute) else 0, np.int32)
         ops["part"] = program.column(lambda op: self.parts[part_of(op)], np.int32)
-        held, ops["first_allocation"], ops["first_free"] = _amounts(program)
-        return ops, queue, lengths.tolist(), waits, held
+        return ops
 
     def _server(self, op: Op) -> int:
         if op.at_server is None:
@@ -223,7 +227,7 @@ class _Lowerer:
         ranks["first_stream"][1:] = np.cumsum(np.diff(programs["first_queue"])[program])
         of_program = np.array([len(self.setup.matching.requests[number]) for number in self.used])
         ranks["first_request"][1:] = np.cumsum(of_program[program])
-        spans = np.diff(programs["first_op"])[program] * steps
+        spans = programs["ops"][program].astype(np.int64) * steps
         keeps = np.array([kept is None or rank in kept for rank in self.ranks], np.bool_)
         ranks["first_span"][:-1] = np.where(keeps, np.cumsum(spans * keeps) - spans * keeps, NONE)
         hosts: dict[Hashable, int] = {}
@@ -283,21 +287,27 @@ def _kind(op: Op) -> int:
     return COMMUNICATION
 
 
-def _amounts(program: Program) -> tuple[Array, Integers, Integers]:
-    """What ops allocate and free, op after op; and by op the index of its first allocation and of its first free."""
+def _amounts(program: Program, place: Integers, count: int) -> tuple[Array, Integers, Integers]:
+    """What ops allocate and free, op after op; and by op the index of its first allocation and of its first free.
+
+    *place*: of each op of *program* among *count* records.
+    """
     ops = program.templated
     allocations, frees = (
-        [_held(program, getattr(op, name)) for template in ops.templates for op in template]
+        [*(_held(program, getattr(op, name)) for template in ops.templates for op in template), []]
         for name in ("allocates", "frees")
     )
     both = [[*a, *f] for a, f in zip(allocations, frees, strict=True)]
     sizes = np.array(list(map(len, both)), np.int64)
     flat = records(AMOUNT, [row for rows in both for row in rows], last=False)
-    begins, counts = (np.cumsum(sizes) - sizes)[ops.places], sizes[ops.places]
+    # by record its op of a template; the last has no amounts
+    which = np.full(count, len(both) - 1)
+    which[place] = ops.places
+    begins, counts = (np.cumsum(sizes) - sizes)[which], sizes[which]
     ends = np.cumsum(counts)
     entries = np.arange(counts.sum()) + np.repeat(begins - ends + counts, counts)
     first = ends - counts
-    return flat[entries], first, first + np.array(list(map(len, allocations)), np.int64)[ops.places]
+    return flat[entries], first, first + np.array(list(map(len, allocations)), np.int64)[which]
 
 
 def _held(program: Program, amounts: Any) -> list[tuple[int, int, float]]:

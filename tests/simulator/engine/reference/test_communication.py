@@ -1,10 +1,13 @@
 """Communications: closed forms, shared links, buffered sends, capacities that change, flows from outside."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION
+from clustersim.simulator.engine.compiled import execution
+from clustersim.simulator.engine.reference.network import max_min
 from clustersim.simulator.engine.setup import Background, CapacityChange, Setup, Unfolded
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.schedule.mesh import Mesh
@@ -231,3 +234,44 @@ def test_no_row_is_above_its_capacity_and_all_bytes_arrive(case):
         mine = number == n
         assert ((end - begin) * rate)[mine].sum() == pytest.approx(outcome.flow_bytes[n], rel=1e-9)
         assert (rate[mine] <= one.bound).all()
+
+
+def busy_network(seed: int):
+    """Random (capacity of each row, [(rows and bound of a flow)], phases of each plan, changes of capacity)."""
+    draw = np.random.default_rng(seed)
+    rows, count, equal = int(draw.integers(2, 25)), int(draw.integers(2, 60)), seed % 2 == 0
+    capacity = [10.0] * rows if equal else draw.uniform(1, 100, rows).tolist()
+    flows = []
+    for _ in range(count):
+        # most flows cross one to three rows, the others many: as messages beside the rings of collectives
+        crossed = int(draw.integers(1, rows + 1)) if draw.random() < 0.2 else min(rows, 1 + int(draw.geometric(0.5)))
+        weights = {
+            int(row): 1.0 if equal else float(draw.choice([0.5, 1, 2])) for row in draw.permutation(rows)[:crossed]
+        }
+        flows.append(flow(weights, float(draw.choice([np.inf, 20.0, 3.0]))))
+    plans = [
+        [
+            Phase(float(draw.uniform(0, 20)), (flows[own],), float(draw.uniform(1, 200)))
+            for own in draw.integers(0, count, 2)
+        ]
+        for _ in flows
+    ]
+    changes = [(time, int(draw.integers(0, rows)), float(draw.choice([5, 40]))) for time in (10.0, 20.0, 30.0)]
+    return capacity, plans, changes
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rates_are_fair_at_all_times_though_only_some_are_solved(seed):
+    capacity, plans, changes = busy_network(seed)
+    outcome = execution.run(planned(plans, capacity, capacity_changes=[CapacityChange(*change) for change in changes]))
+    number, begin, end, rate = outcome.intervals
+    assert len(begin) > len(plans)
+    for moment in np.unique(begin).tolist():
+        active = (begin <= moment) & (moment < end)
+        flows = [outcome.flows[one] for one in number[active].tolist()]
+        now = [
+            [own, *(c for time, changed, c in changes if changed == row and time <= moment)][-1]
+            for row, own in enumerate(capacity)
+        ]
+        fair = max_min([dict(zip(f.rows, f.weights, strict=True)) for f in flows], [f.bound for f in flows], now)
+        assert rate[active] == pytest.approx(fair, rel=1e-12)
