@@ -164,6 +164,9 @@ class Software:
     """Inputs gathered from the shards of a sequence are kept whole, not gathered again."""
     separate_gate: Flag = False
     """The two products of SwiGLU's input are two kernels, each with exchanges of its own."""
+    batch_first: Flag = False
+    """Tensors have the samples before the sequence, so that tensor-parallel exchanges of its shards copy their vectors;
+    with tp_overlap a product and its exchange are one operator, in as many pieces as ranks."""
     separate_qkv: Flag = False
     """So are those of queries, keys and values where the model holds them in three tensors."""
     fp32_residual: Flag = False
