@@ -235,8 +235,8 @@ def _part(kernel: Kernel, pieces: int, of: int) -> Kernel:
     """So many *pieces*, a launch each, *of* those into which the rows of a product are divided; else *kernel*."""
     if not kernel.flops or kernel.shape is None:
         return kernel
-    share, (batch, rows, *sides) = pieces / of, kernel.shape
-    shape = (batch, ceil(rows * share), *sides)
+    share, (batch, m, n, k) = pieces / of, kernel.shape
+    shape = batch, ceil(m * share), n, k
     return replace(kernel, flops=kernel.flops * share, nbytes=kernel.nbytes * share, shape=shape, launches=pieces)
 
 
