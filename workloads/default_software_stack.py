@@ -17,8 +17,13 @@ from clustersim.simulator.hardware.accelerator import Accelerator
 AUTO = "auto"
 """In place of the name of a stack: take the default."""
 
-HOPPER_OR_LATER = ("h100", "h200", "h800", "h20", "gh200", "b100", "b200", "b300", "gb200", "gb300")
-"""Types of GPU for whose tensor cores cuDNN has fused attention of its own (Shah et al. 2024, arXiv:2407.08608)."""
+TRANSFORMER_ENGINE = (
+    *("h100", "h200", "h800", "h20", "gh200", "b100", "b200", "b300", "gb200", "gb300"),
+    *("mi300x", "mi325x", "mi350x", "mi355x"),
+)
+"""Types of GPU on which Megatron-LM runs with Transformer Engine and fused attention made for them: cuDNN's for Hopper
+and Blackwell (Shah et al. 2024, arXiv:2407.08608), that of Composable Kernel for AMD's (ROCm/TransformerEngine,
+README.md, fused attention backends)."""
 
 LIKE_DDP = ("ddp", "diloco", "horovod", "local_sgd")
 """Methods with whole replicas whose steps are those of torch with DistributedDataParallel."""
@@ -161,7 +166,7 @@ def _family(
 ) -> tuple[str, str]:
     """Return (the keys that decide it, the framework: a key of `VERSIONS` or a stack without versions)."""
     divided = " and ".join(axis for axis, degree in degrees.items() if axis != "dp" and degree > 1)
-    megatron = "megatron_core" if _is_of(gpu, HOPPER_OR_LATER) else "megatron"
+    megatron = "megatron_core" if _is_of(gpu, TRANSFORMER_ENGINE) else "megatron"
     own = own_stack(gpu)
     if own is not None:
         return method, own

@@ -70,7 +70,7 @@ QUANTITIES: Mapping[str, Quantity] = {
     "k_half": Quantity(128.0, 1.0, "elements", "depth at which a product of 16 bits reaches half of its speed"),
     "tile_side": Quantity(96.0, 0.3, "elements", "side of the tile whose loads take as long as its arithmetic"),
     "split_latency": Quantity(3.0, 0.5, "us", "reduction of a product divided along its depth"),
-    "product_latency": Quantity(2.4, 0.3, "us", "start and end of a kernel"),
+    "kernel_latency": Quantity(2.4, 0.3, "us", "start and end of a kernel"),
     "overlap": Quantity(3.0, 0.4, "", "sharpness of the maximum of arithmetic and memory traffic"),
     "low_precision": Quantity(0.95, 0.1, "share", "share of the peak in 8 bits over that in 16 bits"),
     "sustained": Quantity(
@@ -142,7 +142,7 @@ class Products:
         slowed = busy + (1.0 / min(values["sustained"], 1.0) - 1.0) * np.maximum(0.0, busy - values["window"] * 1e-3)
         traffic = values["cast"] * m * k * np.maximum(1.0 - kept**2 / ((2 * m * k) ** 2 + kept**2), IN_CACHE)
         cast = values["cast_latency"] * 1e-6 + traffic / gpu.memory_bandwidth if low else 0.0
-        return np.asarray(slowed + values["product_latency"] * 1e-6 + cast)
+        return np.asarray(slowed + values["kernel_latency"] * 1e-6 + cast)
 
     def errors(self, values: Mapping[str, float]) -> Numbers:
         """Return predicted / measured - 1 of each row."""
@@ -294,7 +294,7 @@ def landed(fit: ProductFit, gpu: str) -> dict[str, float]:
         "low_precision_efficiency": values["share"] * values["low_precision"] * lasting,
         "burst": 1.0 / lasting,
         **{key: values[key] for key in ("k_half", "tile_side", "overlap")},
-        **{key: values[key] * 1e-6 for key in ("split_latency", "product_latency")},
+        **{key: values[key] * 1e-6 for key in ("split_latency", "kernel_latency")},
     }
 
 

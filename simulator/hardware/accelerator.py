@@ -164,6 +164,9 @@ class Software:
     """Inputs gathered from the shards of a sequence are kept whole, not gathered again."""
     separate_gate: Flag = False
     """The two products of SwiGLU's input are two kernels, each with exchanges of its own."""
+    batch_first: Flag = False
+    """Tensors have the samples before the sequence, so that tensor-parallel exchanges of its shards copy their vectors;
+    with tp_overlap a product and its exchange are one operator, in as many pieces as ranks."""
     separate_qkv: Flag = False
     """So are those of queries, keys and values where the model holds them in three tensors."""
     fp32_residual: Flag = False
@@ -262,11 +265,12 @@ class Accelerator:
     """Speed of a product alone, before the power limit lowers the clock, over that in a step."""
     memory_efficiency: Fraction = 1.0
     """Share of the memory's bandwidth that the best kernels reach."""
+    kernel_latency: Time = 0.0
+    """Start and end of a kernel beside its work, whatever it does."""
     k_half: Number = 0.0
-    """The `Tiling` of products, as the next four."""
+    """The `Tiling` of products, with the next three and kernel_latency."""
     tile_side: Number = 0.0
     split_latency: Time = 0.0
-    product_latency: Time = 0.0
     overlap: Number = inf
     fp32_efficiency: Fraction | None = None
     """As *matmul_efficiency* of products in fp32, if tensor cores do not take part in them; None: as other products."""
@@ -370,12 +374,15 @@ class Accelerator:
         )
 
     def kernel_seconds(self, kernel: Kernel, software: Software | None = None) -> float:
-        """Return the GPU time of a kernel without its launch, s: the longer of arithmetic and memory traffic."""
+        """Return the GPU time of a kernel without its launch, s: the longer of arithmetic and memory traffic.
+
+        Each launch has a start and an end, small operators beside it too; what moves nothing runs on the host alone.
+        """
         if kernel.seconds is not None:
             return kernel.seconds
         memory = self.memory_seconds(kernel)
         if not kernel.flops:
-            return memory
+            return memory + self.kernel_latency * (kernel.launches + kernel.operators) * bool(kernel.nbytes)
         efficiency, k_half = self._of_products(kernel.precision)
         if kernel.shape is not None and self.matrix_unit:
             return max(self._on_matrix_units(kernel, self.peak(kernel.precision) * efficiency), memory)
@@ -390,10 +397,10 @@ class Accelerator:
         shapes = [kernel.shape]
         if kernel.winograd is not None and self.lacks_tf32(kernel.precision):
             shapes.append(kernel.winograd)
-        tiling = Tiling(k_half, self.tile_side, self.split_latency, self.product_latency, self.overlap)
+        tiling = Tiling(k_half, self.tile_side, self.split_latency, self.kernel_latency, self.overlap)
         several = kernel.rows, kernel.depths, kernel.random_rows
         arithmetic = min(one_product(shape, peak, sms, tiling, *several) for shape in shapes)
-        return smooth_maximum(arithmetic, memory, self.overlap) + self.product_latency
+        return smooth_maximum(arithmetic, memory, self.overlap) + self.kernel_latency
 
     def memory_seconds(self, kernel: Kernel) -> float:
         """Return the time in which *kernel* reads and writes its bytes, s."""

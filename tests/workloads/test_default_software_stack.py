@@ -57,7 +57,7 @@ def test_the_default_follows_method_and_gpu(method: str, degrees: dict[str, int]
         (1, "a100_80gb", "megatron"),
         (1, "h100", "megatron_core"),
         (1, "b200", "megatron_core_2025"),
-        (1, "mi300x", "megatron"),
+        (1, "mi300x", "megatron_core"),
         (2, "a100_80gb", "huggingface_deepspeed"),
         (3, "h100", "huggingface_deepspeed"),
         (3, "v100_32gb", "megatron_deepspeed"),
@@ -68,11 +68,11 @@ def test_the_framework_of_zero_follows_its_stage_not_the_degrees(tp: int, stage:
     assert default_stack("zero", {"tp": tp, "dp": 4}, accelerator, transformer=True, stage=stage).stack == expected
 
 
-def test_all_generations_from_hopper_on_are_known() -> None:
+def test_all_generations_with_transformer_engine_are_known() -> None:
     for gpu in lookup.names("clustersim.topologies.gpus"):
         stack = default_stack("ddp", {"tp": 2}, device(GPUS, gpu).accelerator(), transformer=True).stack
-        hopper = gpu.startswith(("h", "b", "gb", "gh"))
-        assert stack.startswith("megatron_core") == hopper, gpu
+        of_transformer_engine = gpu.startswith(("h", "b", "gb", "gh", "mi3"))
+        assert stack.startswith("megatron_core") == of_transformer_engine, gpu
 
 
 def test_a_tpu_has_the_stack_and_the_network_of_tpus() -> None:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil, prod
 
-from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.records import changed
 from clustersim.workloads.operators.linear import Linear, SharedInput, SummedOutput
@@ -87,6 +87,7 @@ class Cut:
     *sequence*: operators that are not cut run on a shard of the sequence each (sequence parallelism). *by_columns*: the
     second product of a block is cut by columns too, not by rows. *grid*: they are cut over several axes; *over* and
     *ranks* are then those of the columns. *sequence_head*: logits and loss too run on a shard of the sequence.
+    *batch_first*, *pieces*: shards of the sequence are exchanged as `BatchFirst` has them.
     """
 
     over: str = ""
@@ -95,6 +96,8 @@ class Cut:
     by_columns: bool = False
     grid: Grid | None = None
     sequence_head: bool = False
+    batch_first: bool = False
+    pieces: int = 1
 
     @property
     def sequence_shards(self) -> int:
@@ -176,6 +179,67 @@ class ShardedOperator(Operator):
         return tuple(segments)
 
 
+COPIES = Operation("copies of exchanged tensors", "elementwise")
+
+
+@dataclass(frozen=True)
+class BatchFirst(ShardedOperator):
+    """A `ShardedOperator` that exchanges shards of the sequence of tensors whose first dimension are the samples.
+
+    The library exchanges along the first dimension. So a gather of several samples is followed by a copy of its vector,
+    and a reduce-scatter follows one (torch, distributed/_functional_collectives.py, ``all_gather_tensor`` and
+    ``reduce_scatter_tensor``: chunks are concatenated along the dimension).
+
+    *pieces*: product and divisible exchange are one operator in so many pieces. Nothing is exchanged beside the last
+    piece after a gather, or the first before a reduce-scatter. A rank copies its shard to where others read it, or adds
+    up a partial result of each rank (torch's asynchronous tensor parallelism: distributed/_symmetric_memory,
+    ``_pipelined_all_gather_and_consume`` and ``_fused_matmul_reduce_scatter_impl``).
+    """
+
+    pieces: int = 1
+
+    def forward(self, samples: int) -> tuple[Kernel, ...]:
+        """All kernels, in order."""
+        return tuple(kernel for segment in self.segments("F", samples) for kernel in segment.kernels)
+
+    def backward_input(self, samples: int) -> tuple[Kernel, ...]:
+        """All kernels, in order."""
+        return tuple(kernel for segment in self.segments("I", samples) for kernel in segment.kernels)
+
+    def segments(self, phase: str, samples: int) -> tuple[Segment, ...]:
+        """As the share's, with the copies and sums of each exchange."""
+        (made,) = super().segments(phase, samples)
+        fused = [one for one in made.exchanges if one.divisible and self.pieces > 1 and phase != "W"]
+        if fused:
+            return self._in_pieces(made, fused[0])
+        copies = [() if samples == 1 else _copied(2 * sum(e.nbytes for e in one)) for one in (made.before, made.after)]
+        return (changed(made, kernels=(*copies[0], *made.kernels, *copies[1])),)
+
+    def _in_pieces(self, made: Segment, exchange: Exchange) -> tuple[Segment, ...]:
+        """*made* with its *exchange* beside all pieces of the product but one."""
+        one = tuple(_part(kernel, 1, self.pieces) for kernel in made.kernels if kernel.flops)
+        rest = tuple(_part(kernel, self.pieces - 1, self.pieces) for kernel in made.kernels)
+        if made.before:
+            local = _copied(2 * exchange.nbytes / self.pieces)
+            return Segment(local), changed(made, kernels=rest), Segment(one)
+        summed = _copied(exchange.nbytes * (1 + 1 / self.pieces))
+        return Segment(one), changed(made, kernels=rest), Segment(summed)
+
+
+def _copied(nbytes: float) -> tuple[Kernel, ...]:
+    """A kernel that moves *nbytes*, if there are any."""
+    return (memory_bound(nbytes, operation=COPIES),) if nbytes else ()
+
+
+def _part(kernel: Kernel, pieces: int, of: int) -> Kernel:
+    """So many *pieces*, a launch each, *of* those into which the rows of a product are divided; else *kernel*."""
+    if not kernel.flops or kernel.shape is None:
+        return kernel
+    share, (batch, m, n, k) = pieces / of, kernel.shape
+    shape = batch, ceil(m * share), n, k
+    return replace(kernel, flops=kernel.flops * share, nbytes=kernel.nbytes * share, shape=shape, launches=pieces)
+
+
 def _of(given: Iterable[tuple[str, Exchange]], phase: str, samples: int) -> tuple[Exchange, ...]:
     own = (exchange for when, exchange in given if when == phase)
     return tuple(exchange if exchange.of_weights else exchange.times(samples) for exchange in own)
@@ -199,7 +263,9 @@ def column_parallel(linear: Linear | SharedInput, cut: Cut, *, summed_first: boo
     gathered = float(linear.rows * linear.inputs * linear.gathered_input_bytes)
     gather, scatter = _divisible("all_gather", gathered, cut), _divisible("reduce_scatter", nbytes, cut)
     again = (("W", gather),) if linear.kept_share > 1 and linear.kept_bytes(1) > linear.kept_beside_input(1) else ()
-    return ShardedOperator(linear, linear.tensors, (("F", gather), *again), (("I", scatter),))
+    if cut.batch_first:
+        scatter = _of_one_product(scatter, linear, cut)
+    return _on_shards(linear, linear.tensors, (("F", gather), *again), (("I", scatter),), cut)
 
 
 def gathered_output(operator: Operator, cut: Cut, nbytes: float) -> Operator:
@@ -248,7 +314,31 @@ def row_parallel(linear: Linear | SummedOutput, cut: Cut) -> Operator:
         # each rank adds the bias to its own positions only
         bias, adapters = others[: product.bias], others[product.bias :]
         tensors += weight, *summed_over(bias, cut.over), *adapters
-    return ShardedOperator(linear, tuple(tensors), (("I", gather),), (("F", scatter),))
+    if cut.batch_first:
+        scatter = _of_one_product(scatter, linear, cut)
+    return _on_shards(linear, tuple(tensors), (("I", gather),), (("F", scatter),), cut)
+
+
+def _on_shards(
+    linear: Operator,
+    tensors: tuple[ParameterTensor, ...],
+    before: tuple[tuple[str, Exchange], ...],
+    after: tuple[tuple[str, Exchange], ...],
+    cut: Cut,
+) -> ShardedOperator:
+    """*linear* between exchanges of shards of the sequence."""
+    if cut.batch_first:
+        return BatchFirst(linear, tensors, before, after, pieces=cut.pieces)
+    return ShardedOperator(linear, tensors, before, after)
+
+
+def _of_one_product(scatter: Exchange, linear: Operator, cut: Cut) -> Exchange:
+    """*scatter* of what *linear* makes: only the result of one product is made and scattered in pieces.
+
+    torch fuses a reduce-scatter with the product before it, and not with a sum of products (torch,
+    _inductor/fx_passes/micro_pipeline_tp.py, ``_find_producer_matmul``).
+    """
+    return scatter if isinstance(linear, Linear) or cut.pieces == 1 else replace(scatter, divisible=False)
 
 
 def sequence_gathered(linear: Linear, cut: Cut, nbytes: float) -> Operator:

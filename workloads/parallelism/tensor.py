@@ -196,6 +196,7 @@ class Tensor(Parallelism):
                 sequence_parallel=self.sequence_parallel,
                 by_columns=self.by_columns,
                 sequence_head=self.tp_head == "sequence",
+                overlapped=bool(self.tp_overlap),
             )
         return on_grid(_transformer(model, self.ranks), self.grid, only_linear=self.auto_parallelize)
 
@@ -239,13 +240,14 @@ def sharded(
     sequence_parallel: bool = False,
     by_columns: bool = False,
     sequence_head: bool = False,
+    overlapped: bool = False,
 ) -> Model:
     """The model of one of *degree* ranks. Raises `ScenarioError` if *degree* does not divide the sizes of *model*.
 
     Attention heads and the feed-forward size are divided by *degree*. The vocabulary is padded to a multiple of it. If
     there are fewer key and value heads than ranks, several ranks hold the same one. *by_columns*: both products of a
     block are cut by columns (`workloads.operators.sharded`). *sequence_head*: a rank computes all logits of its shard
-    of the sequence, with a copy of their weight.
+    of the sequence, with a copy of their weight. *overlapped*: exchanges run beside their products, piece by piece.
     """
     if degree == 1:
         return model
@@ -267,7 +269,19 @@ def sharded(
         raise ScenarioError(
             "tp_head: sequence needs tie_embeddings: false, since the embedding is cut over the vocabulary"
         )
-    return model.reshaped(cut=Cut(TENSOR, degree, sequence_parallel, by_columns, sequence_head=sequence_head))
+    batch_first = model.shape.software.batch_first
+    pieces = degree if overlapped and batch_first else 1
+    return model.reshaped(
+        cut=Cut(
+            TENSOR,
+            degree,
+            sequence_parallel,
+            by_columns,
+            sequence_head=sequence_head,
+            batch_first=batch_first,
+            pieces=pieces,
+        )
+    )
 
 
 def _counts(shape: "Shape", *, by_columns: bool) -> Mapping[str, int]:

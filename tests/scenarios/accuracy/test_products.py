@@ -68,7 +68,7 @@ def test_a_fit_finds_the_values_that_made_the_times() -> None:
     found = fitted(made)
     assert found.shares["gb200"] == pytest.approx(0.7, rel=0.02)
     # what is known before pulls at those that few rows determine
-    for name in ("k_half", "tile_side", "product_latency", "overlap", "cast"):
+    for name in ("k_half", "tile_side", "kernel_latency", "overlap", "cast"):
         assert found.generations["blackwell"][name] == pytest.approx(truth[name], rel=0.12), name
 
 

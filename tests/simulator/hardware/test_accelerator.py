@@ -1,7 +1,9 @@
 """An accelerator prices kernels by physical parameters: closed forms of each."""
 
+import csv
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -16,6 +18,7 @@ from clustersim.simulator.hardware.accelerator import (
 from clustersim.simulator.hardware.kernel import EXECUTED, Kernel, matmul, measured, memory_bound
 from clustersim.topologies import cluster
 from clustersim.topologies.catalogue import GPUS, device
+from clustersim.workloads.operators.frozen_weights import Quantisation
 
 GPU = Accelerator(
     peak_flops=100e12, memory_bandwidth=1e12, sms=100, matmul_efficiency=0.8, memory_efficiency=0.5,
@@ -32,6 +35,23 @@ def test_a_product_of_whole_waves_runs_at_the_peak_that_its_depth_allows():
 
 def test_a_memory_bound_kernel_takes_its_bytes_over_the_bandwidth_reached():
     assert GPU.kernel_seconds(memory_bound(1e9)) == pytest.approx(2e-3)
+
+
+def test_every_kernel_starts_and_ends():
+    gpu = replace(GPU, kernel_latency=2e-6)
+    assert gpu.kernel_seconds(memory_bound(1e9, launches=3)) == pytest.approx(2e-3 + 6e-6)
+    assert gpu.kernel_seconds(memory_bound(1e9, launches=1, operators=4)) == pytest.approx(2e-3 + 10e-6)
+    assert gpu.kernel_seconds(memory_bound(0.0, launches=0, operators=4)) == 0.0
+
+
+def test_small_kernels_on_an_h200_take_as_long_as_measured():
+    """bitsandbytes' conversion of the scales of 4 million weights: two kernels, 3.6 us without pauses."""
+    table = Path(__file__).parents[3] / "scenarios/published/h200_dequantisation.csv"
+    with table.open() as file:
+        microseconds = {(row["columns"], row["double"]): float(row["kernel_us"]) for row in csv.DictReader(file)}
+    measured_both = microseconds["2048", "true"] - microseconds["2048", "false"]
+    both = device(GPUS, "h200").accelerator().kernel_seconds(Quantisation().converted(2048 * 2048, "bf16")[0])
+    assert 1e-6 * measured_both < both < 2e-6 * measured_both
 
 
 @pytest.mark.parametrize(("which", "share"), [("forward", 0.4), ("backward", 0.2)])

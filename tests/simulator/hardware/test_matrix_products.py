@@ -86,7 +86,7 @@ def test_a_kernel_adds_its_start_and_overlaps_arithmetic_with_memory() -> None:
     kernel = matmul(2560, 1280, 512, precision="bf16")
     arithmetic, memory = kernel.flops / RATE, kernel.nbytes / 1e12
     assert gpu.kernel_seconds(kernel) == pytest.approx(max(arithmetic, memory))
-    smooth = replace(gpu, overlap=2.0, product_latency=3e-6)
+    smooth = replace(gpu, overlap=2.0, kernel_latency=3e-6)
     assert smooth.kernel_seconds(kernel) == pytest.approx((arithmetic**2 + memory**2) ** 0.5 + 3e-6)
 
 
