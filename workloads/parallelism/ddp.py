@@ -68,6 +68,10 @@ class DistributedDataParallel(ReducingMethod):
         """Every rank has the whole model."""
         return True
 
+    def copies(self, model: Model, software: Software, dtype: str) -> BucketCopies:
+        """Those of *software*."""
+        return bucket_copies(software, model)
+
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Reduce the gradients of all replicas."""
         return data_parallel(
