@@ -48,7 +48,14 @@ from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, BucketCopies, Reduction, Weights, bucket_copies
+from clustersim.workloads.data_parallel.buckets import (
+    NO_COPIES,
+    Bucket,
+    BucketCopies,
+    Reduction,
+    Weights,
+    bucket_copies,
+)
 from clustersim.workloads.data_parallel.parameter_gathers import PLAIN, Gathering, GatherLimits
 from clustersim.workloads.data_parallel.sharded_states import (
     Groups,
