@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from operator import ne
 from typing import Any
 
 from clustersim.scenarios.specification.plan import TRAINING
@@ -14,6 +15,9 @@ from clustersim.simulator.reading.errors import ScenarioError
 DIVISIBILITY, GPUS, RULES, ORDER, MEMORY = "divisibility", "gpus", "rules", "order", "memory"
 """Why a candidate is rejected: sizes that do not divide; degrees that need more GPUs or leave some over; keys that do
 not go together; a pipeline order that cannot run so; memory."""
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True)
 
 
 class Rejected(ScenarioError):  # noqa: N818 - it is the outcome of a check
@@ -36,7 +40,7 @@ class Candidate:
     @cached_property
     def key(self) -> str:
         """The values as text: equal for equal candidates."""
-        return json.dumps(self.values, sort_keys=True)
+        return _ENCODER.encode(self.values)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -57,6 +61,12 @@ class Candidate:
     def differences(self, other: Candidate) -> dict[str, Any]:
         """Return the values of this candidate that *other* does not have."""
         return {key: value for key, value in self.values.items() if other.values.get(key) != value}
+
+    def distance(self, other: Candidate) -> int:
+        """Return in how many values of this candidate *other* differs."""
+        if list(self.values) != list(other.values):
+            return len(self.differences(other))
+        return sum(map(ne, self.values.values(), other.values.values()))
 
     def changed(self, **values: Any) -> Candidate:
         """Return the candidate with other *values*."""

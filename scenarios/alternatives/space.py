@@ -228,9 +228,8 @@ class Space:
         return True
 
     def _sections(self, candidate: Candidate) -> tuple[ParallelismSection, Training]:
-        own, trained = dict[str, Any](), dict[str, Any]()
-        for key, value in candidate.values.items():
-            (trained if key in TRAINING else own)[key] = value
+        own = dict(candidate.values)
+        trained = {key: own.pop(key) for key in TRAINING if key in own}
         if self._latest is None or own != self._latest[0]:
             # keys of training vary fastest: most candidates have the parallelism of the one before
             known = str(own)

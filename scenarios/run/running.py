@@ -69,7 +69,7 @@ def run(scenario: BuiltScenario, watch: Watch | None = None, network: Communicat
 def run_step(scenario: BuiltScenario, network: Communicator) -> StepResult:
     """Return the numbers of one training step of *scenario* on *network*, without repeats and without what precedes it.
 
-    The initial broadcast is 0 in it.
+    The initial broadcast is 0 in it. The rules of schedules are not checked: `run` does for a plan that is executed.
     """
     from clustersim.scenarios.results.result_kinds import StepResult
 
@@ -95,7 +95,7 @@ def _run(scenario: BuiltScenario, watch: Watch | None, network: Communicator) ->
     begin = perf_counter()
     with _cluster_faults(scenario):
         check_algorithms(scenario.schedule(), network, scenario.document)
-        simulation = _simulation(scenario, scenario.schedule(), watch, network)
+        simulation = _checked_simulation(scenario, scenario.schedule(), watch, network)
         timeline = simulation.run()
         if scenario.replay is not None:
             from clustersim.scenarios.results.trace_result import TraceResult
@@ -107,7 +107,7 @@ def _run(scenario: BuiltScenario, watch: Watch | None, network: Communicator) ->
             host_seconds, library = _host_seconds(scenario, network), None
             if any(map(is_file, network.algorithms.values())):
                 other = Communicator(network.cluster, network.devices, network.transport, network.fidelity)
-                theirs = _simulation(scenario, scenario.schedule(), watch, other).run()
+                theirs = _checked_simulation(scenario, scenario.schedule(), watch, other).run()
                 library = CollectiveResult(scenario, theirs, 0.0, host_seconds)
             return CollectiveResult(scenario, timeline, perf_counter() - begin, host_seconds, library)
         options = scenario.specification.simulation
@@ -159,7 +159,16 @@ def simulated(
     *network* replaces the scenario's own if given.
     """
     with _cluster_faults(scenario):
-        return _simulation(scenario, schedule, watch, network or communicator(scenario)).run()
+        return _checked_simulation(scenario, schedule, watch, network or communicator(scenario)).run()
+
+
+def _checked_simulation(
+    scenario: BuiltScenario, schedule: Schedule, watch: Watch | None, network: Communicator
+) -> SimulationRun:
+    from clustersim.simulator.schedule.check import check
+
+    check(schedule)
+    return _simulation(scenario, schedule, watch, network)
 
 
 def _simulation(
@@ -168,10 +177,8 @@ def _simulation(
     from clustersim.scenarios.build.derived import at_clock_of_longest_stage
     from clustersim.scenarios.build.network import conditions
     from clustersim.simulator.engine.pricing import Pricing
-    from clustersim.simulator.schedule.check import check
     from clustersim.simulator.simulate import SimulationRun
 
-    check(schedule)
     options, varied = scenario.specification.simulation, variation(scenario)
     clocked = at_clock_of_longest_stage(schedule, network.cluster, network.devices, scenario.software)
     simulation = SimulationRun(

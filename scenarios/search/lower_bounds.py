@@ -18,7 +18,7 @@ from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.mesh import Axis
 from clustersim.simulator.schedule.ops import Collective
-from clustersim.workloads.data_parallel.buckets import Weights
+from clustersim.workloads.data_parallel.buckets import Bucket, Weights
 from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.memory.optimizer import resident_states
 from clustersim.workloads.operators.model import Layer
@@ -52,12 +52,13 @@ def _least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
     if pipeline.asynchronous or derived.by_stage:
         return 0.0
     layers = estimator.stages(estimator.share(variant), variant.specification.parallelism)
-    of_stages = _stage_seconds(estimator, variant, computing=computing)
+    of_stages, copies = _stage_seconds(estimator, variant, computing=computing), _copies(estimator, variant, layers)
     least = 0.0
     for number, stages in enumerate(pipeline.stages):
         first = min(stages)
         outside = sum(of_stages.forwards[:first]) + sum(of_stages.backwards[:first])
         busy = derived.micro_batches * sum(of_stages.totals[stage] for stage in stages)
+        busy += sum(copies[stage] for stage in stages)
         beside = NOTHING if computing else _exchanged(estimator, variant, layers, number)
         least = max(least, outside + busy, beside.gathering, outside * beside.left + busy + beside.lost)
     return (least + _after(estimator, variant, computing=computing)) * ALMOST
@@ -99,6 +100,25 @@ def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
     return estimator.once("stage seconds", (id(layers), id(prices), pipeline.phases, pipeline.splits, again), of_stages)
 
 
+def _copies(estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer]]) -> Sequence[float]:
+    """Return the seconds of each of *stages* in a step for the kernels around the reductions of its gradients."""
+    derived, data, software = variant.derived, variant.specification.parallelism.data, variant.software
+    share = estimator.share(variant)
+    dtype = _gradient_dtype(estimator, variant)
+    copies = data.copies(share, software, dtype)
+    if derived.replicas == 1 or not copies.passes:
+        return [0.0] * len(stages)
+    gpu = estimator.network(derived).communicator.cluster.accelerator(derived.devices[0])
+    times = derived.micro_batches if "gradients" in data.sharded else 1
+
+    def seconds() -> list[float]:
+        buckets = [Bucket(float(elements * BYTES[dtype]), "") for elements in _trained(estimator, stages)]
+        # all buckets of a stage are as one: that takes least
+        return [times * gpu.kernel_seconds(copies.kernel([bucket]), software) for bucket in buckets]
+
+    return estimator.once("copies", (id(stages), copies, dtype, times, variant.stack), seconds)
+
+
 def _after(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> float:
     """Return the seconds of the host, and unless *computing* of exchanges, that end a step on each rank at least."""
     software, training, derived = variant.software, variant.specification.training, variant.derived
@@ -122,7 +142,7 @@ def _after(estimator: Estimator, variant: BuiltScenario, *, computing: bool = Fa
         tensors = _of_stages(
             estimator, "tensors", stages, (), lambda layer: sum(one.trainable for one in layer.tensors)
         )
-        trained = _of_stages(estimator, "trained", stages, (), lambda layer: _reduced(layer).trained.parameters)
+        trained = _trained(estimator, stages)
         least = inf
         for number, of_rank in enumerate(own):
             found = per_tensor * sum(tensors[stage] for stage in of_rank)
@@ -136,6 +156,11 @@ def _after(estimator: Estimator, variant: BuiltScenario, *, computing: bool = Fa
     return software.load_seconds + estimator.once("after", key, seconds)
 
 
+def _trained(estimator: Estimator, stages: list[list[Layer]]) -> list[float]:
+    """Return how many parameters of each of *stages* replicas share and train."""
+    return _of_stages(estimator, "trained", stages, (), lambda layer: _reduced(layer).trained.parameters)
+
+
 def _reduced(layer: Layer) -> Weights:
     """Return the weights of *layer* that replicas share."""
     return Weights(layer.name, layer.tensors).over(REPLICAS)
@@ -143,10 +168,14 @@ def _reduced(layer: Layer) -> Weights:
 
 def _widths(estimator: Estimator, variant: BuiltScenario) -> tuple[int, int]:
     """Return the bytes of an element of the parameters, and of the gradients."""
-    precision, training = estimator.share(variant).precision, variant.specification.training
+    return BYTES[estimator.share(variant).precision], BYTES[_gradient_dtype(estimator, variant)]
+
+
+def _gradient_dtype(estimator: Estimator, variant: BuiltScenario) -> str:
+    """Return the number format of the gradients."""
+    training, data = variant.specification.training, variant.specification.parallelism.data
     assert training is not None
-    data = variant.specification.parallelism.data
-    return BYTES[precision], BYTES[gradient_dtype(training, data, variant.software) or precision]
+    return gradient_dtype(training, data, variant.software) or estimator.share(variant).precision
 
 
 def _exchange(estimator: Estimator, derived: Derived, kind: str, nbytes: float, number: int) -> TransferPlan:

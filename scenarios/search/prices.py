@@ -154,10 +154,6 @@ def of_priced_layers(model: Model, layers: Mapping[Hashable, PricedLayer]) -> Mo
     return replace(model, layers=own)
 
 
-AXIS = "priced"
-"""The axis of the schedule in which all groups communicate at once."""
-
-
 class Transfers:
     """The prices of transfers on the devices of *communicator*."""
 
@@ -207,20 +203,21 @@ class Transfers:
         if axis is None:
             return Schedule(Mesh(world, {}), (Program("all", (replace(op, after=()),)),), tuple(program_of))
         assert isinstance(op, Collective | Send | Recv)
+        # plans are known by the family of their axis: one that has been made is not made again
+        over = family(op.over)
         if isinstance(op, Collective):
-            named = self.communicator.algorithms.get(f"{family(op.over)}.{op.kind}", op.algorithm)
-            roles = [Program("all", (replace(op, over=AXIS, algorithm=named, after=()),))]
+            roles = [Program("all", (replace(op, over=over, after=()),))]
             places = [(rank, 1) for group in axis.groups if len(group) == len(ranks) for rank in group]
         else:
             sender, receiver = _ends(axis, ranks)
-            send = Send(name="send", over=AXIS, peer=receiver, nbytes=op.nbytes)
-            receive = Recv(name="receive", over=AXIS, peer=sender, nbytes=op.nbytes)
+            send = Send(name="send", over=over, peer=receiver, nbytes=op.nbytes)
+            receive = Recv(name="receive", over=over, peer=sender, nbytes=op.nbytes)
             roles = [Program("sender", (send,)), Program("receiver", (receive,))]
             groups = [group for group in axis.groups if len(group) > max(sender, receiver)]
             places = [pair for group in groups for pair in ((group[sender], 1), (group[receiver], 2))]
         for rank, number in places:
             program_of[rank] = number
-        return Schedule(Mesh(world, {AXIS: axis}), (Program("idle", ()), *roles), tuple(program_of))
+        return Schedule(Mesh(world, {over: axis}), (Program("idle", ()), *roles), tuple(program_of))
 
 
 def _transferring(plan: TransferPlan) -> float:

@@ -78,7 +78,7 @@ class Reasons:
         if fastest is None:
             too_large = [one for one in those if planner.kind(one) == MEMORY]
             if not too_large:
-                nearest = min(those, key=lambda one: len(one.differences(self.best.candidate)))
+                nearest = min(those, key=lambda one: one.distance(self.best.candidate))
                 return Neighbour(nearest, change, rejected=self._why(nearest))
             fastest = self._least_too_large(too_large)
         return Neighbour(fastest, change, planner.simulate([fastest])[0])
@@ -122,7 +122,7 @@ class Reasons:
             if need <= self.capacity:
                 why = f"needs up to {of_capacity(bound, self.capacity)}, by the order of its program"
             return Miss(kind, nearest, why, judged, self._fix(nearest))
-        nearest = min(rejected, key=lambda one: len(one.differences(self.best.candidate)))
+        nearest = min(rejected, key=lambda one: one.distance(self.best.candidate))
         return Miss(kind, nearest, self._why(nearest), None, self._fix(nearest))
 
     def _least_too_large(self, rejected: Sequence[Candidate]) -> Candidate:
@@ -134,7 +134,7 @@ class Reasons:
 
     def _fix(self, candidate: Candidate) -> Neighbour | None:
         """Return the fastest candidate that is not rejected and differs from *candidate* in one key."""
-        others = [one for one in self.planner.candidates if len(one.differences(candidate)) == 1]
+        others = [one for one in self.planner.candidates if one.distance(candidate) == 1]
         others = [one for one in others if not self.planner.kind(one)]
         others = self.planner.by_seconds(others).take(LOOKED_AT)
         self.planner.estimate(others)

@@ -12,9 +12,11 @@ from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
+
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import CATEGORIES, Op
-from clustersim.simulator.schedule.program import OpBlock, Program
+from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
 
 HOST = "host."
 """The prefix of categories in the memory of the host."""
@@ -76,6 +78,8 @@ def held_at_most(program: Program, host: bool) -> MostHeld:
     account = _Account(names, [program.resident.get(name, 0.0) for name in names])
     ops = program.templated
     templates = [_Template(own, names) for own in ops.templates]
+    if templates and all(template.plain for template in templates):
+        return _of_plain(ops, templates, account)
     pending: Pending = {}
     for number, which in enumerate(ops.which.tolist()):
         template, place = templates[which], int(ops.starts[number])
@@ -86,6 +90,23 @@ def held_at_most(program: Program, host: bool) -> MostHeld:
     for _, frees in pending.values():
         account.change(float(len(ops)), frees, -1)
     return MostHeld(account.peak, account.place, dict(zip(names, account.at_peak, strict=True)))
+
+
+def _of_plain(ops: TemplatedOps, templates: Sequence[_Template], account: _Account) -> MostHeld:
+    """Return the most that *ops* hold, whose *templates* are all plain; *account* has what is resident."""
+    own = [template.account for template in templates]
+    changes = np.array([one.held for one in own])[ops.which]
+    # what is held before each block, summed in the order of the blocks
+    before = np.cumsum(np.vstack([account.held, changes]), axis=0)[:-1]
+    at_peak = before + np.array([one.at_peak for one in own])[ops.which]
+    total = np.zeros(len(before))
+    for column in at_peak.T:
+        total += column
+    top = int(total.argmax())
+    if total[top] <= account.peak:
+        return MostHeld(account.peak, 0.0, dict(zip(account.names, account.at_peak, strict=True)))
+    place = float(ops.starts[top]) + own[ops.which[top]].place
+    return MostHeld(float(total[top]), place, dict(zip(account.names, at_peak[top].tolist(), strict=True)))
 
 
 def uses_host(program: Program) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 from math import hypot, inf
+from operator import not_
 from typing import TypeVar
 
 from clustersim.simulator.hardware.hashing import Indices
@@ -113,12 +115,13 @@ class Step:
         >>> [step.transfers for step in Step(((1, 0), (0, 1)), 1.0, 8, True, reduces=(True, False)).passes()]
         [((1, 0),), ((0, 1),)]
         """
-        several = [
-            replace(self, transfers=transfers, reduces=adds)
-            for adds in (True, False)
-            if (transfers := tuple(t for place, t in enumerate(self.transfers) if self.adds(place) is adds))
+        if isinstance(self.reduces, bool) or len(set(self.reduces)) < 2:
+            return [self]
+        adding, passing = compress(self.transfers, self.reduces), compress(self.transfers, map(not_, self.reduces))
+        return [
+            replace(self, transfers=tuple(adding), reduces=True),
+            replace(self, transfers=tuple(passing), reduces=False),
         ]
-        return several if len(several) > 1 else [self]
 
     def latency(self, alphas: Sequence[float]) -> float:
         """Return the seconds of latency. *alphas*: the latency of one message, by transfer.

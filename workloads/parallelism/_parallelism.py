@@ -19,7 +19,7 @@ from clustersim.simulator.schedule.mesh import Axis, Mesh
 from clustersim.simulator.schedule.pipeline_order import Order
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.data_parallel.buckets import Reduction
+from clustersim.workloads.data_parallel.buckets import NO_COPIES, BucketCopies, Reduction
 from clustersim.workloads.memory.optimizer import Optimizer
 from clustersim.workloads.operators.lowering import Overlap
 from clustersim.workloads.operators.model import Layer, Model
@@ -220,6 +220,13 @@ class DataMethod(Section):
         leaves methods out by it that would take longer than others for these exchanges alone.
         """
         return {}
+
+    def copies(self, model: Model, software: Software, dtype: str) -> BucketCopies:
+        """The kernels around the reduction of gradients in *dtype*, if *model* has more replicas than one.
+
+        A planner's lower bounds have them; none also if they are not known.
+        """
+        return NO_COPIES
 
     def exchanges_after(self, software: Software) -> Sequence[str]:
         """Kinds of exchange of whole gradients, or parameters, over all replicas that end a step, beside nothing else.

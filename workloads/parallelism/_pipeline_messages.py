@@ -20,7 +20,7 @@ ahead, so that both copies get all sums, the last stage some steps later.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from math import ceil
 
@@ -135,17 +135,18 @@ def message_plans(
     """
     home = {action: rank for rank, row in enumerate(rows) for action in row}
     plans = [MessagePlan() for _ in rows]
-    known: dict[tuple[Action, Action, int, int], PipelineMessage] = {}
+    known: dict[Hashable, PipelineMessage] = {}
     for rank, row in enumerate(rows):
         for made in row:
             for wanted in successors(made):
                 receiver = home.get(wanted, rank)
                 if receiver == rank:
                     continue
-                ends = _template(made), _template(wanted), rank, receiver
+                ends = made[:2], wanted[:2], rank, receiver
                 if ends not in known:
                     nbytes = boundary[min(made.stage, wanted.stage)]
-                    known[ends] = PipelineMessage(over, *ends[:2], nbytes, *ends[2:], parts)
+                    templates = _template(made), _template(wanted)
+                    known[ends] = PipelineMessage(over, *templates, nbytes, rank, receiver, parts)
                 plans[rank].sent[made] = plans[receiver].received[wanted] = known[ends]
     return plans
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.reading.quantities import Flag, Size
 from clustersim.simulator.reading.units import show
@@ -67,6 +68,10 @@ class DistributedDataParallel(ReducingMethod):
     def broadcasts(self) -> bool:
         """Every rank has the whole model."""
         return True
+
+    def copies(self, model: Model, software: Software, dtype: str) -> BucketCopies:
+        """Those of *software*."""
+        return bucket_copies(software, model)
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Reduce the gradients of all replicas."""

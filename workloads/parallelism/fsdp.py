@@ -49,6 +49,10 @@ class FullyShardedDataParallel(ReducingMethod):
         plain = self.hybrid is None and self.compression is None
         return {"all_gather": 2, "reduce_scatter": 1} if plain and self.reshard else {}
 
+    def copies(self, model: Model, software: Software, dtype: str) -> BucketCopies:
+        """Those of the units of *software*."""
+        return copies(_units(model, software), model.precision, dtype)
+
     @property
     def whole_gradients(self) -> bool:
         """False: the gradients of each micro-batch are reduced to shards."""
@@ -76,7 +80,7 @@ class FullyShardedDataParallel(ReducingMethod):
             blocking=step.software.blocking_reductions,
             compressed=self.compressed,
             gathering=self.gathering(max(schedule.degrees(REPLICAS))),
-            units=step.software.fsdp_units if step.model.optimizer_seconds is None else "none",
+            units=_units(step.model, step.software),
         )
 
 
@@ -87,6 +91,11 @@ FLAT = BucketCopies(passes=4.0, by_bucket=2)
 """What FSDP does to a unit's flat gradient: autograd joins it of the gradients of its views, which is read and written,
 and it is divided in place before the reduction (torch, distributed/fsdp/_flat_param.py, ``_use_unsharded_views``;
 _runtime_utils.py, ``_reduce_grad``)."""
+
+
+def _units(model: Model, software: Software) -> Units:
+    """Return what *software* does around exchanges; nothing more if *model* has measured durations."""
+    return software.fsdp_units if model.optimizer_seconds is None else "none"
 
 
 def copies(units: Units, precision: str, dtype: str) -> BucketCopies:

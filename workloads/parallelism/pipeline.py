@@ -326,21 +326,22 @@ def _boundaries(schedule: Schedule, layers: Mapping[str, Layer], micro_batch_siz
 def _with_messages(program: Program, row: Sequence[tuple[int, Action]], plan: MessagePlan) -> Program:
     """*program* with the messages of *plan*; *row* has its actions, each with the number of its block."""
     ops = program.templated
-    of: dict[int, list[Action]] = defaultdict(list)
+    of: defaultdict[int, list[Action]] = defaultdict(list)
     for number, action in row:
         of[number].append(action)
-    posted = plan.posted([action for _, action in row])
+    posted, received, sent = plan.posted([action for _, action in row]), plan.received, plan.sent
     templates: dict[Hashable, tuple[Op, ...]] = {}
     blocks: list[tuple[Hashable, int | None]] = []
     for number, (template, own) in enumerate(zip(ops.which.tolist(), ops.micro_batches.tolist(), strict=True)):
         here = of[number]
-        for wanted in (wanted for action in here for wanted in posted.get(action, ())):
-            message = plan.received[wanted]
-            if (message,) not in templates:
-                templates[message,] = (message.recv(),)
-            blocks.append(((message,), wanted.micro_batch))
-        incoming = [plan.received[action] for action in here if action in plan.received]
-        outgoing = [plan.sent[action] for action in here if action in plan.sent]
+        for action in here:
+            for wanted in posted.get(action, ()):
+                message = received[wanted]
+                if message not in templates:
+                    templates[message] = (message.recv(),)
+                blocks.append((message, wanted.micro_batch))
+        incoming = [received[action] for action in here if action in received]
+        outgoing = [sent[action] for action in here if action in sent]
         key: Hashable = (template, *incoming, None, *outgoing)
         if key not in templates:
             templates[key] = tuple(_joined(ops.templates[template], incoming, outgoing))

@@ -48,7 +48,14 @@ from clustersim.simulator.schedule.ops import Compute, Op
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket, Reduction, Weights, bucket_copies
+from clustersim.workloads.data_parallel.buckets import (
+    NO_COPIES,
+    Bucket,
+    BucketCopies,
+    Reduction,
+    Weights,
+    bucket_copies,
+)
 from clustersim.workloads.data_parallel.parameter_gathers import PLAIN, Gathering, GatherLimits
 from clustersim.workloads.data_parallel.sharded_states import (
     Groups,
@@ -140,6 +147,10 @@ class Zero(ReducingMethod):
         reduced = "all_reduce" if software.zero_gradients == "all_reduce" else "reduce_scatter"
         later = software.gather_ahead or software.zero_parameters == "broadcast"
         return (reduced,) if later else (reduced, "all_gather")
+
+    def copies(self, model: Model, software: Software, dtype: str) -> BucketCopies:
+        """Those of *software*, up to stage 2."""
+        return bucket_copies(software, model) if "parameters" not in self.sharded else NO_COPIES
 
     @property
     def broadcasts(self) -> bool:

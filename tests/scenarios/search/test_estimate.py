@@ -122,6 +122,19 @@ def test_the_bound_of_fsdp_counts_its_gathers(pp: int) -> None:
     assert 0.6 * estimate < least <= estimate
 
 
+def test_the_bound_counts_the_copies_around_reductions() -> None:
+    """FSDP reads and writes the flat gradients of each micro-batch four times; ZeRO-3 copies nothing."""
+    training = {"micro_batch_size": 1, "global_batch_size": 64}
+    bounds = []
+    for data in ({"method": "fsdp"}, {"method": "zero", "stage": 3}):
+        scenario = job(parallelism={"data": data}, training=training, software="fsdp")
+        bounds.append(kernel_seconds(Estimator(scenario), scenario))
+    assert scenario.model is not None
+    gpu = scenario.cluster().accelerator(scenario.derived.devices[0])
+    passes = 4 * 2 * scenario.model.trainable_parameters * scenario.derived.micro_batches
+    assert bounds[0] - bounds[1] == pytest.approx(passes / (gpu.memory_bandwidth * gpu.memory_efficiency), rel=1e-6)
+
+
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_all_groups_of_an_axis_share_the_links(tp: int) -> None:
     scenario = job(parallelism={"tp": tp})
