@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 COMMA := ,
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
+# what starts many processes compiles our modules once
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test test-all lint benchmark fuzz docs pictures notebooks clean
 
 run: $(VENV)/run.done

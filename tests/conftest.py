@@ -31,6 +31,17 @@ TOGETHER = {
 }
 """Files that read simulations of another file. Both run in one process, so that each simulation runs once."""
 
+LONG = (
+    "tests/scenarios/accuracy/test_calibration_sources.py",
+    "tests/scenarios/accuracy/test_nccl_tests.py",
+    "tests/scenarios/exchange/formats/test_programs.py",
+    "tests/scenarios/search/test_advice.py",
+    "tests/simulator/engine/folding/test_folding.py",
+    "tests/simulator/replay/test_transport_fit.py",
+)
+"""Files whose few tests take half a minute or more. They are dealt first: files of many tests would be, and these end
+last."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--short", action="store_true", help="skip tests marked exhaustive, generate fewer examples")
@@ -64,13 +75,19 @@ def shorten(test: Any) -> None:
 
 
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
-    """Deal whole files to the workers, and files that are `TOGETHER` to one of them."""
+    """Deal whole files to the workers, `LONG` ones first, and files that are `TOGETHER` to one of them."""
     from xdist.scheduler import LoadFileScheduling
 
     class Files(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             return TOGETHER.get(file, file)
+
+        def _assign_work_unit(self, node: Any) -> None:
+            first = next((file for file in LONG if file in self.workqueue), None)
+            if first is not None:
+                self.workqueue.move_to_end(first, last=False)
+            super()._assign_work_unit(node)
 
     return Files(config, log) if config.getoption("dist") == "loadfile" else None
 

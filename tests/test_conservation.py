@@ -14,13 +14,14 @@ import pytest
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.run.running import simulated
-from clustersim.scenarios.specification.loading import shipped
+from clustersim.scenarios.specification.loading import SHIPPED, shipped
 from clustersim.simulator.analysis import metrics, network_traffic
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.network.candidates import GroupTopology
 from clustersim.simulator.network.library import tuner
 from clustersim.simulator.network.library.calibration_file import transport
 from clustersim.simulator.network.routes import connection
+from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.schedule.mesh import family
 from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Op, Send
 from clustersim.simulator.schedule.schedule import Schedule
@@ -47,7 +48,9 @@ SWITCHED = {"sharp", "nvls_sharp", "nvls_tree"}
 Case = tuple[str, str]
 """(name of a shipped scenario, name of a variant or an empty text)."""
 
-CASES: list[Case] = [(name, variant) for name in shipped() for variant in Scenario.load(name).variants or ("",)]
+CASES: list[Case] = [
+    (name, variant) for name in shipped() for variant in read(SHIPPED / f"{name}.yaml").data.get("variants") or ("",)
+]
 
 SMALLER: dict[str, dict[str, Any]] = {
     "gpt3_175b_1024a100": {"cluster.nodes": 16, "training.global_batch_size": 16, "model.num_layers": 16},
@@ -88,6 +91,8 @@ SMALLER: dict[str, dict[str, Any]] = {
         "parallelism.data.hybrid": 16,
         "model.num_layers": 4,
     },
+    "llama3_70b_fp8_64h100": {"training.global_batch_size": 32, "model.num_layers": 40},
+    "local_steps_slow_network": {"training.global_batch_size": 256, "model.num_layers": 6},
     "zeropp_384v100": {"cluster.nodes": 4, "training.global_batch_size": 64, "model.num_layers": 4},
     "mt_nlg_530b": {
         "cluster.nodes": 8,
@@ -105,6 +110,7 @@ def loaded(case: Case, fold: bool) -> Scenario:
     name, variant = case
     scenario = Scenario.load(name, {"simulation.fold": fold, **SMALLER.get(name, {})})
     assert len(scenario.derived.devices) <= 128, "tell in SMALLER how to cut it down"
+    assert bool(variant) == bool(scenario.variants)
     return scenario.variants[variant] if variant else scenario
 
 

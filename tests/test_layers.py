@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from tests.structure.imports import ARROWS, IMPORTS, PACKAGES, ROOT, arrows_up, circles, folder_circles, package_of
+from tests.structure.imports import PACKAGES, ROOT, all_imports, arrows, arrows_up, circles, folder_circles, package_of
 
 
 def importers(library: str) -> set[str]:
     """The modules that import *library* or a part of it."""
-    return {module for module, name in IMPORTS if name.startswith(library)}
+    return {module for module, name in all_imports() if name.startswith(library)}
 
 
 def test_no_import_runs_up() -> None:
@@ -23,7 +23,7 @@ def test_no_circle() -> None:
 
 def test_topologies_and_workloads_do_not_know_each_other() -> None:
     both = {"topologies", "workloads"}
-    assert [(m, t) for m, t in ARROWS if {package_of(m), package_of(t)} == both] == []
+    assert [(m, t) for m, t in arrows() if {package_of(m), package_of(t)} == both] == []
 
 
 def test_schedule_and_cluster_do_not_know_each_other() -> None:

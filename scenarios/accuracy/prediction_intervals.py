@@ -8,6 +8,7 @@ raised until `LEVEL` of the runs of a distance lie inside: limits that hold 95 %
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import date
@@ -100,7 +101,7 @@ class IntervalCalibration:
         Both limits of a farther class are as many times those of the nearest: on which side runs err that are like
         none that is known, the few that are cannot tell.
         """
-        judged = self._judged(without)
+        judged = self._judged[without]
         found: dict[str, Limits] = {}
         widest = Limits(0.0, 0.0)
         for name, share in shares.items():
@@ -111,13 +112,17 @@ class IntervalCalibration:
             widest = found[name] = _grown(nearest, widest)
         return found
 
-    def _judged(self, without: str) -> list[tuple[str, tuple[str, float]]]:
-        """Return the class, source and ratio of the judging rows *without* a source."""
-        return [
-            (self.distance(place, without), (row.source, row.ratio))
-            for place, row in enumerate(self.rows)
-            if row.source in self.judging - {without}
-        ]
+    @cached_property
+    def _judged(self) -> dict[str, list[tuple[str, tuple[str, float]]]]:
+        """The class, source and ratio of the judging rows, by the source that is left out; none under an empty text."""
+        return {
+            without: [
+                (self.distance(place, without), (row.source, row.ratio))
+                for place, row in enumerate(self.rows)
+                if row.source in self.judging - {without}
+            ]
+            for without in ("", *dict.fromkeys(row.source for row in self.rows))
+        }
 
     def inside(self) -> list[tuple[Known, str, Limits]]:
         """Return each judging row with its class and limits, as given by all other sources."""
@@ -141,8 +146,7 @@ def shortest(rows: Sequence[tuple[str, float]], share: float = LEVEL) -> Limits:
     >>> shortest([("a", n / 64) for n in range(20)])
     Limits(low=0.0, high=0.28125)
     """
-    sources = [source for source, _ in rows]
-    weights = {source: 1 / sources.count(source) for source in sources}
+    weights = {source: 1 / number for source, number in Counter(source for source, _ in rows).items()}
     needed = share * len(weights) - EXACT
     ordered = sorted((ratio, weights[source]) for source, ratio in rows)
     best, end, held = None, 0, 0.0

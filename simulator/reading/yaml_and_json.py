@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pathlib
+from functools import lru_cache
 from typing import Any
 
 from clustersim.simulator.reading.document import Document, Path, Position
@@ -25,6 +26,10 @@ MOST_VALUES = 200_000
 DEEPEST = 60
 """Levels of nesting in one document at most."""
 
+KEPT_DOCUMENTS, KEPT_CHARACTERS = 256, 1 << 16
+"""Documents that are kept once read, those of up to so many characters: catalogue files are read again and again, by
+every scenario that names them."""
+
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -37,6 +42,12 @@ def read(path: str | os.PathLike[str]) -> Document:
 
 def read_document(text: str, name: str) -> Document:
     """Return the document that *text* is, of the file *name*. Raises `ScenarioError`, with the position."""
+    found = (_parsed if len(text) <= KEPT_CHARACTERS else _parsed.__wrapped__)(text, name)
+    return Document(_copied(found.data), found.positions)
+
+
+@lru_cache(maxsize=KEPT_DOCUMENTS)
+def _parsed(text: str, name: str) -> Document:
     lines = text.splitlines()
     root = _compose(text, name, lines)
     if root is None:
@@ -46,6 +57,13 @@ def read_document(text: str, name: str) -> Document:
     if not isinstance(data, dict):
         raise Document({}, reader.positions).error((), "must be a mapping (key: value) at the top")
     return Document(data, reader.positions)
+
+
+def _copied(value: Any) -> Any:
+    """Return *value*, plain data, with mappings and lists of its own."""
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value
 
 
 def read_value(text: str) -> Any:

@@ -217,9 +217,14 @@ def fit(
     def residuals(logs: Array) -> Array:
         return _logs(predict(np.exp(logs))) - np.log(measured)
 
+    remembered = _remembered(residuals)
+
+    def slopes(logs: Array) -> Array:
+        return _slopes(residuals, logs, remembered(logs))
+
     problem = RobustProblem(
-        residuals,
-        slopes=lambda logs: _slopes(residuals, logs),
+        remembered,
+        slopes,
         scale=lambda rest: _scale(rest, len(start)),
         huber=HUBER,
         expected=np.log(start),
@@ -227,9 +232,9 @@ def fit(
         relative=True,
     )
     logs = problem.minimum(np.log(start), TOLERANCE, TOLERANCE, EVALUATIONS)
-    rest = residuals(logs)
+    rest = remembered(logs)
     scale = _scale(rest, len(start))
-    covariance = _covariance(_slopes(residuals, logs), EFFICIENCY / scale**2, precision)
+    covariance = _covariance(slopes(logs), EFFICIENCY / scale**2, precision)
     return RobustFit(np.exp(logs), np.sqrt(np.diag(covariance)), rest, covariance, scale)
 
 
@@ -257,9 +262,21 @@ def _scale(residuals: Array, parameters: int) -> float:
     return max(LEAST_SCALE, float(NORMAL_MAD * np.median(np.abs(residuals)) * free))
 
 
-def _slopes(residuals: Callable[[Array], Array], logs: Array) -> Array:
-    """Return the derivatives of *residuals* at *logs* by finite differences, n x k."""
-    steps, rest = DIFFERENCE * np.eye(len(logs)), residuals(logs)
+def _remembered(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return *function* with its last value kept: a search asks for one point several times in a row."""
+    last: list[Array] = []
+
+    def remembered(at: Array) -> Array:
+        if not last or not np.array_equal(last[0], at):
+            last[:] = np.array(at), function(at)
+        return last[1]
+
+    return remembered
+
+
+def _slopes(residuals: Callable[[Array], Array], logs: Array, rest: Array) -> Array:
+    """Return the derivatives of *residuals* at *logs*, where they are *rest*, by finite differences, n x k."""
+    steps = DIFFERENCE * np.eye(len(logs))
     columns = [(residuals(logs + step) - rest) / DIFFERENCE for step in steps]
     return np.stack(columns, axis=1) if columns else np.zeros((len(rest), 0))
 

@@ -52,7 +52,7 @@ def calibrate(
 
     Raises `CalibrationError` if there is nothing to fit.
     """
-    bench = _Bench(tuple(measurements), cluster, tuple(devices))
+    bench = _Bench(tuple(measurements), cluster, Communicator(cluster, devices, library))
     best = bench.trial(library, bench.sensitive(library, library_parameters(library)))
     while True:
         trials = [bench.trial(*one) for one in extensions(best.transport, best.found, bench.observed(best.whole))]
@@ -115,15 +115,15 @@ class _Trial:
 
 @dataclass(frozen=True)
 class _Bench:
-    """The measurements, and the devices of their ranks."""
+    """The measurements on *cluster*, and the *communicator* of their ranks with the library's own values."""
 
     measurements: tuple[Measurement, ...]
     cluster: Cluster
-    devices: tuple[str, ...]
+    communicator: Communicator
 
     def plans(self, transport: Transport) -> list[TransferPlan]:
         """The simulator's plan for each measurement."""
-        communicator = Communicator(self.cluster, self.devices, transport)
+        communicator = self.communicator.by(transport)
         return [
             communicator.send(one.ranks[0], one.ranks[1], one.nbytes)
             if one.kind == SEND

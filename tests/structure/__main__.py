@@ -9,7 +9,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from itertools import groupby
 
-from tests.structure.imports import ARROWS, MODULES, arrows_up, circles, folder_circles
+from tests.structure.imports import MODULES, arrows, arrows_up, circles, folder_circles
 from tests.structure.sizes import SMALL, Length, doubled_classes, files, functions, modules_by_folder, small_modules
 from tests.structure.walks import WALKS, Walk, by_stage, count
 
@@ -47,7 +47,7 @@ def _print_longest(what: str, lengths: Sequence[Length]) -> None:
 
 
 def _print_imports() -> None:
-    print(f"\n{len(ARROWS)} imports within the project")
+    print(f"\n{len(arrows())} imports within the project")
     for what, found in (("circles", circles()), ("circles of folders", folder_circles()), ("arrows up", arrows_up())):
         print(f"  {what}: {len(found) or 'none'}")
         for one in found:

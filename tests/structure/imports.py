@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -36,11 +37,16 @@ def imports(path: Path) -> Iterator[str]:
                 yield whole if whole in MODULES else str(node.module)
 
 
-IMPORTS = [(module, name) for module, path in MODULES.items() for name in imports(path)]
-"""(importing module, imported name), outside libraries included."""
+@cache
+def all_imports() -> list[tuple[str, str]]:
+    """(importing module, imported name), outside libraries included."""
+    return [(module, name) for module, path in MODULES.items() for name in imports(path)]
 
-ARROWS = [(module, target) for module, target in IMPORTS if target in MODULES]
-"""(importing module, imported module) within the project."""
+
+@cache
+def arrows() -> list[tuple[str, str]]:
+    """(importing module, imported module) within the project."""
+    return [(module, target) for module, target in all_imports() if target in MODULES]
 
 
 def package_of(module: str) -> str:
@@ -53,7 +59,7 @@ def arrows_up() -> list[tuple[str, str]]:
     return sorted(
         {
             (module, target)
-            for module, target in ARROWS
+            for module, target in arrows()
             if PACKAGES.index(package_of(target)) > PACKAGES.index(package_of(module))
         }
     )
@@ -61,15 +67,15 @@ def arrows_up() -> list[tuple[str, str]]:
 
 def circles() -> list[list[str]]:
     """The sets of modules that import each other, directly or through others."""
-    return _circles((module, target) for module, target in ARROWS)
+    return _circles((module, target) for module, target in arrows())
 
 
 def folder_circles() -> list[list[str]]:
     """The sets of folders whose modules import each other, directly or through other folders."""
     folders = {module: path.parent.relative_to(ROOT).as_posix() for module, path in MODULES.items()}
-    return _circles((folders[module], folders[target]) for module, target in ARROWS)
+    return _circles((folders[module], folders[target]) for module, target in arrows())
 
 
-def _circles(arrows: Iterable[tuple[str, str]]) -> list[list[str]]:
-    graph = nx.DiGraph((source, target) for source, target in arrows if source != target)
+def _circles(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
+    graph = nx.DiGraph((source, target) for source, target in pairs if source != target)
     return sorted(sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1)

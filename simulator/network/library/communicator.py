@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from math import inf
@@ -65,11 +66,23 @@ class Communicator:
         self.algorithms: Mapping[str, str] = algorithms or {}
         tuner.check(self.algorithms)
         self.cluster, self.devices, self.transport, self.fidelity = cluster, tuple(devices), transport, fidelity
+        self._like: Communicator | None = None
         self._topologies: dict[tuple[int, ...], GroupTopology] = {}
         self._plans: dict[tuple[object, ...], TransferPlan] = {}
         self._models: dict[tuple[Hashable, int], tuple[TransferPlan, Indices]] = {}
         self._shapes: dict[tuple[_Request, Group], Shape] = {}
+        self._steps: dict[tuple[_Request, Group], dict[str, list[Step]]] = {}
+        self._tuned: dict[Hashable, tuple[str, str]] = {}
         self.placements = Placements(cluster)
+
+    def by(self, transport: Transport) -> Communicator:
+        """The same ranks by *transport*, which differs from this one in costs: with all that does not depend on them.
+
+        That is the rings, routes, placements and steps, and the choices of the same tuning model.
+        """
+        other = copy(self)
+        other.transport, other._like, other._topologies, other._plans, other._models = transport, self, {}, {}, {}
+        return other
 
     @property
     def regular(self) -> bool:
@@ -170,14 +183,24 @@ class Communicator:
         return self._shapes[key]
 
     def _choices(self, request: _Request, topology: GroupTopology) -> dict[str, list[Step]]:
-        """The steps of each usable algorithm."""
+        """The steps of each usable algorithm. They may be large: only communicators `by` other transports keep them."""
+        if self._like is None:
+            return self._made(request, topology)
+        key = request, topology.group
+        if key not in self._steps:
+            self._steps[key] = self._made(request, topology)
+        return self._steps[key]
+
+    def _made(self, request: _Request, topology: GroupTopology) -> dict[str, list[Step]]:
         kind, axis, nbytes, root, algorithm, per_peer = request
         names = tuner.usable_algorithms(self.transport, self.algorithms, axis, kind, algorithm, topology.properties)
         made = {name: tuner.steps(name, kind, topology.group, nbytes, root) for name in names}
         return made if per_peer is None else {name: unequal(steps, per_peer) for name, steps in made.items()}
 
     def _chosen(self, request: _Request, topology: GroupTopology) -> TransferPlan:
-        return self._plan(request[0], topology, self._choices(request, topology), request[2], topology.channels)
+        choices, nbytes = self._choices(request, topology), request[2]
+        best = self._best(request[0], topology, choices, nbytes, request)
+        return EMPTY if best is None else self._plan(best, topology, nbytes, topology.channels)
 
     def send(self, sender: int, receiver: int, nbytes: float) -> TransferPlan:
         """Return the plan of a message between two ranks. The one or two SMs that it occupies are not counted."""
@@ -195,8 +218,10 @@ class Communicator:
         return self.placements.of(self.device[pairs], lambda _: ("send", _MESSAGE))
 
     def _message(self, topology: GroupTopology, nbytes: float) -> TransferPlan:
-        choices = {"direct": [Step(_MESSAGE, nbytes)]}
-        plan = self._plan("send", topology, choices, nbytes, self.transport.blocks)
+        best = self._best("send", topology, {"direct": [Step(_MESSAGE, nbytes)]}, nbytes, "send")
+        if best is None:
+            return EMPTY
+        plan = self._plan(best, topology, nbytes, self.transport.blocks)
         # the latency of the links does not occupy the sender
         first, *others = plan.phases
         wire = min(first.latency, self.cluster.latency(route(self.cluster, *topology.devices)))
@@ -255,30 +280,42 @@ class Communicator:
     def topology(self, ranks: tuple[int, ...]) -> GroupTopology:
         """Return the topology of the group *ranks*, which is made once."""
         if ranks not in self._topologies:
-            self._topologies[ranks] = GroupTopology(
-                self.cluster, [self.devices[rank] for rank in ranks], self.transport, numbers=self.device[list(ranks)]
-            )
+            self._topologies[ranks] = self._found(ranks)
         return self._topologies[ranks]
 
-    def _plan(
-        self, kind: str, topology: GroupTopology, choices: Mapping[str, Sequence[Step]], nbytes: float, channels: int
-    ) -> TransferPlan:
-        """The plan of the candidate that is fastest by the tuning model on idle links, with at most *channels*
-        channels.
-        """
-        transport = self.transport
-        tuning_model = transport.tuning_model or transport
-        judged = topology
-        if self.cluster.chooses and tuning_model is not transport:
+    def _found(self, ranks: tuple[int, ...]) -> GroupTopology:
+        if self._like is not None:
+            return self._like.topology(ranks).by(self.transport)
+        devices = [self.devices[rank] for rank in ranks]
+        return GroupTopology(self.cluster, devices, self.transport, numbers=self.device[list(ranks)])
+
+    def _best(
+        self,
+        kind: str,
+        topology: GroupTopology,
+        choices: Mapping[str, Sequence[Step]],
+        nbytes: float,
+        request: Hashable,
+    ) -> AlgorithmCandidate | None:
+        """The candidate for *request* that is fastest by the tuning model on idle links; None if there is none."""
+        model = self.transport.tuning_model
+        if model is None:
+            every = candidates(self.transport, topology, kind, choices, nbytes)
+            return min(every, key=attrgetter("seconds"), default=None)
+        key = model, request, nbytes, topology.devices
+        if key not in self._tuned:
             # a library does not see collisions on the cables of a fabric
-            judged = topology.without_cables
-        best = min(candidates(tuning_model, judged, kind, choices, nbytes), key=attrgetter("seconds"), default=None)
-        if best is None:
-            return EMPTY
-        if tuning_model is not transport:
-            steps = choices[best.algorithm]
-            best = candidate(transport, topology, kind, best.algorithm, best.protocol, steps, nbytes)
-        channels_open = tuner.thread_blocks(best.algorithm) or transport.channels_used(
+            judged = topology.without_cables if self.cluster.chooses else topology
+            best = min(candidates(model, judged, kind, choices, nbytes), key=attrgetter("seconds"), default=None)
+            if best is None:
+                return None
+            self._tuned[key] = best.algorithm, best.protocol
+        algorithm, protocol = self._tuned[key]
+        return candidate(self.transport, topology, kind, algorithm, protocol, choices[algorithm], nbytes)
+
+    def _plan(self, best: AlgorithmCandidate, topology: GroupTopology, nbytes: float, channels: int) -> TransferPlan:
+        """The plan of the candidate *best* with at most *channels* channels."""
+        channels_open = tuner.thread_blocks(best.algorithm) or self.transport.channels_used(
             best.algorithm, best.protocol, nbytes, topology.properties.ranks, channels
         )
         sms = channels_open / (self.cluster.accelerator(topology.devices[0]).sms or inf)

@@ -7,10 +7,12 @@ import pytest
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.accuracy.layers_and_products import layer_classes
+from clustersim.scenarios.commands.schema import for_editors
 from clustersim.scenarios.results.expectations import ExpectationOutcome, held
 from clustersim.scenarios.specification.loading import SHIPPED, named_files, shipped
 from clustersim.simulator.hardware.kernel import matmul
 from clustersim.simulator.reading.yaml_and_json import read
+from tests.json_schema import validator
 from tests.samples import sample
 
 PUBLISHED = SHIPPED / "published"
@@ -135,14 +137,10 @@ def test_each_row_of_a_measured_table_has_its_source_and_licence(name: str) -> N
         assert row["licence"] in ("MIT", "Apache-2.0", "CC-BY-SA-4.0")
 
 
-@pytest.mark.exhaustive
 def test_the_schema_takes_every_published_scenario() -> None:
-    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
-    from clustersim.scenarios.commands.schema import for_editors
-
-    schema = for_editors()
+    schema = validator(for_editors())
     for name in shipped("published"):
-        jsonschema.validate(read(PUBLISHED / f"{name}.yaml").data, schema)
+        schema.validate(read(PUBLISHED / f"{name}.yaml").data)
 
 
 @pytest.mark.exhaustive

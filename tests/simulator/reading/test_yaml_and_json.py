@@ -75,3 +75,10 @@ def test_a_mark_of_byte_order_and_foreign_line_ends_are_nothing(tmp_path: Path) 
     made = read(tmp_path / "a.yaml")
     assert made.data == {"a": 1, "b": "µs"}
     assert made.position(("b",)).source == "b: µs"
+
+
+def test_a_document_that_is_read_again_has_data_of_its_own(tmp_path: Path) -> None:
+    first = document(tmp_path, "a: {b: [1, 2]}\n")
+    first.data["a"]["b"].append(3)
+    assert document(tmp_path, "a: {b: [1, 2]}\n").data == {"a": {"b": [1, 2]}}
+    assert document(tmp_path, "a: {b: [1, 4]}\n").data == {"a": {"b": [1, 4]}}

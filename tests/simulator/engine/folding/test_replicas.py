@@ -18,8 +18,7 @@ from clustersim.simulator.engine.folding.partition import COMMUNICATION, LINK, R
 SLOW: dict[str, Any] = {"simulation.stragglers": [{"rank": 21, "slowdown": 1.5}]}
 
 
-def folded(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> Folding:
-    scenario = Scenario.load("gpt_6_7b_64a100", settings)
+def folded(scenario: Scenario, monkeypatch: pytest.MonkeyPatch, *, whole: bool) -> Folding:
     with monkeypatch.context() as patch:
         if whole:
             patch.setattr(folding, "equal_replicas", lambda *_: None)
@@ -32,8 +31,9 @@ def partition_of_links(found: Folding) -> dict[frozenset[int], int]:
 
 def check_equal(settings: dict[str, Any]) -> bool:
     """Compare both ways; return whether there are equal replicas."""
+    scenario = Scenario.load("gpt_6_7b_64a100", settings)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        few, every = (folded(settings, monkeypatch, whole=whole) for whole in (False, True))
+        few, every = (folded(scenario, monkeypatch, whole=whole) for whole in (False, True))
     assert few.classes[RANK].tolist() == every.classes[RANK].tolist()
     assert few.representative.tolist() == every.representative.tolist()
     assert sorted(few._partition.counts[COMMUNICATION]) == sorted(every._partition.counts[COMMUNICATION])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from math import ceil, log2
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clustersim import topologies
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.network.library.communicator import FIDELITIES, Communicator
+from clustersim.simulator.network.library.gloo import gloo
 from clustersim.simulator.network.library.ideal import ideal
+from clustersim.simulator.network.library.nccl import nccl
 from clustersim.simulator.network.plan import Flow, TransferPlan
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.topologies.uniform_and_tree import uniform
@@ -160,3 +164,24 @@ def test_an_unknown_fidelity() -> None:
     cluster = uniform(2, 1e9, 1e-6)
     with pytest.raises(SimulatorError, match=r'fidelity "packet" must be one of alpha_beta, flow, chunk'):
         Communicator(cluster, cluster.gpus, ideal(), "packet")
+
+
+@pytest.mark.parametrize("library", [nccl(), gloo()], ids=["nccl", "gloo"])
+def test_plans_by_another_transport_are_those_of_a_communicator_of_its_own(library):
+    """What one communicator has found (rings, steps, choices of the tuning model) holds for other costs."""
+    cluster = topologies.cluster({"preset": "dgx_a100_40gb", "nodes": 2})
+    changed = replace(
+        library,
+        launch=library.launch + 1e-5,
+        hop_latency={key: 2 * value for key, value in library.hop_latency.items()},
+        efficiency={key: value / 3 for key, value in library.efficiency.items()},
+    )
+    first = Communicator(cluster, cluster.gpus, library)
+    shared, alone = first.by(changed), Communicator(cluster, cluster.gpus, changed)
+    for again in (shared, shared.by(changed)):
+        for nbytes in (1e3, 1e6, 1e9):
+            for ranks in (tuple(range(8)), tuple(range(8, 16)), tuple(range(16))):
+                plans = [one.collective("all_reduce", "dp", ranks, nbytes) for one in (first, again, alone)]
+                assert plans[1].alone == plans[2].alone != plans[0].alone
+                assert [plan.protocol for plan in plans[1:]] == [plans[2].protocol] * 2
+            assert again.send(0, 9, nbytes).alone == alone.send(0, 9, nbytes).alone
