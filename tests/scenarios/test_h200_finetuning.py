@@ -1,4 +1,6 @@
-"""Kernels of fine-tuning by PEFT and bitsandbytes on an H200: their number and time, as torch's profiler saw them."""
+"""Kernels of fine-tuning by PEFT and bitsandbytes on an H200: their number and time, as torch's profiler saw them.
+
+The profiler's time of a kernel ends with it; steps have the pause before the next one too."""
 
 import csv
 from pathlib import Path
@@ -30,6 +32,12 @@ def scenarios():
     return {one.name: one for one in Scenario.load("h200_finetuning").runs}
 
 
+def pause(measured):
+    """Seconds between two kernels, in which the GPU is not busy: of the run that waits least for the host."""
+    row = min(measured, key=lambda one: float(one["host_ms"]) / float(one["gpu_busy_ms"]))
+    return (float(row["step_ms"]) - float(row["gpu_busy_ms"])) / 1e3 / int(row["kernels"])
+
+
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_kernels_are_as_many_and_take_as_long_as_measured(row, measured, scenarios):
     keys = ("model", "trained", "software", "recompute", "seq_length")
@@ -49,4 +57,5 @@ def test_kernels_are_as_many_and_take_as_long_as_measured(row, measured, scenari
         if isinstance(kernel, Kernel)
     ]
     assert sum(kernel.launches for kernel in kernels) == pytest.approx(int(seen["kernels"]), rel=0.14)
-    assert scenario.run().summary()["step_time_s"] == pytest.approx(float(seen["gpu_busy_ms"]) / 1e3, rel=0.12)
+    busy = float(seen["gpu_busy_ms"]) / 1e3 + pause(measured) * int(seen["kernels"])
+    assert scenario.run().summary()["step_time_s"] == pytest.approx(busy, rel=0.08)
