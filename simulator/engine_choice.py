@@ -18,7 +18,7 @@ COMPILED_FIRST_FROM = 400_000
 """The same while the engine has not been compiled on this machine, counted over all simulations of a process.
 
 SimPy runs 30,000 to 60,000 ops a second (``python -m tests.benchmarks engine``), so as many in 7 to 13 s; compiling
-takes 10 s."""
+takes 20 s, once for all later simulations."""
 
 log = logging.getLogger(__name__)
 

@@ -1151,7 +1151,7 @@ def _types(kind: Any, dtypes: dict[str, Any]) -> types.NamedTuple:
 
 SIGNATURE = types.int64(_types(Lowered, LOWERED_TYPES), _types(State, STATE_TYPES), types.int64, types.int64)
 
-COMPILE_SECONDS = 10
+COMPILE_SECONDS = 20
 """About how long that takes, s, on one core of an Intel Xeon of 2021."""
 
 advance = compiled("the event loop", COMPILE_SECONDS, SIGNATURE, nogil=True, error_model="numpy", _nrt=False)(_advance)
