@@ -60,6 +60,10 @@ LATENCY, TRANSFER = range(2)
 """Kinds of entity that have an event, beside the op at the head of a stream: the latency or the delivery of a
 communication, and a transfer. The i-th of a kind is number 2 i + kind of the entities after the streams."""
 
+MOST_POSTED = 2**15 - 1
+"""Receives of a stream that have left its head at once, at most: the field of `STREAM_STATE` has 16 bits. Further ones
+wait until one has ended."""
+
 ROUNDING = 1e-13
 """Equal rates differ by no more than this fraction. Rounding of a sum of a hundred shares of a row: some 1e-14."""
 
@@ -848,7 +852,7 @@ def _post_next(number, low, s):
     following = op + 1
     if low.ops[following].kind == END and _step(number, low, s) + 1 < low.options[0].steps:
         following = low.queues[_queue(number, low, s)].first
-    if low.ops[following].kind == RECEIVE:
+    if low.ops[following].kind == RECEIVE and s.streams[number].posted < MOST_POSTED:
         _leave_head(number, op, low, s)
 
 

@@ -240,8 +240,17 @@ def _state(lowering: Lowering) -> State:
         "held": np.zeros((pools, len(CATEGORIES))),
         "peak_held": np.zeros((pools, len(CATEGORIES))),
     }
-    state = State(**made)
-    state.counts[arrays.FREE_COMMUNICATIONS], state.counts[arrays.FREE_TRANSFERS] = communications, transfers
+    return _begun(State(**made), lowering)
+
+
+def _begun(state: State, lowering: Lowering) -> State:
+    """*state*, whose tables are empty, with all streams at their first op and all lists empty."""
+    low = lowering.arrays
+    program = low.ranks["program"][:-1]
+    each = np.diff(low.programs["first_queue"])[program]
+    streams = len(state.streams)
+    state.counts[arrays.FREE_COMMUNICATIONS] = len(state.communications)
+    state.counts[arrays.FREE_TRANSFERS] = len(state.transfers)
     state.counts[arrays.FIRST_STEP] = low.options["first_step_ops"][0] if low.options["steps"][0] > 1 else NONE
     for name in ("awaits", "waiting", "next", "task"):
         state.streams[name] = NONE

@@ -140,7 +140,7 @@ def test_each_row_of_a_measured_table_has_its_source_and_licence(name: str) -> N
 def test_the_schema_takes_every_published_scenario() -> None:
     schema = validator(for_editors())
     for name in shipped("published"):
-        schema.validate(read(PUBLISHED / f"{name}.yaml").data)
+        assert [*schema.iter_errors(read(PUBLISHED / f"{name}.yaml").data)] == [], name
 
 
 @pytest.mark.exhaustive

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION
-from clustersim.simulator.engine.compiled import execution
+from clustersim.simulator.engine.compiled import event_loop, execution
 from clustersim.simulator.engine.reference.network import max_min
 from clustersim.simulator.engine.setup import Background, CapacityChange, Setup, Unfolded
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
@@ -49,6 +49,20 @@ def test_two_messages_share_a_port_until_the_first_ends():
     # half a GB/s each until 2 s, then 2 GB are left at 1 GB/s
     assert found[1, "recv", 0] == found[0, "send", 0] == [0.0, 0.0, 2.0]
     assert found[2, "recv", 0] == found[0, "more", 0] == [0.0, 0.0, 4.0]
+
+
+def test_a_stream_has_so_many_receives_on_their_way_as_its_field_counts():
+    most = event_loop.MOST_POSTED
+    count = most + 10
+    receives = [recv(1, 1e-9, f"r{place}") for place in range(count)]
+    schedule = each(receives, [send(0, 1e-9, f"s{place}") for place in range(count)])
+    columns = execution.run(setup(schedule, uniform(2, GB, 1.0, hosts=0))).columns
+    sent = 1e-9 * np.arange(1, most + 1)
+    assert columns[0].end[:most] == pytest.approx(1.0 + sent, rel=1e-12)
+    assert columns[1].end[:most] == pytest.approx(sent)
+    # those behind wait for one that has ended
+    assert np.all(columns[0].end[most + 1 :] > 1.9)
+    assert np.all(np.diff(columns[0].end) >= 0.0)
 
 
 def test_a_late_partner_delays_its_message_and_slows_the_other_one():
