@@ -133,8 +133,10 @@ def test_what_is_inherited_from_the_fit_follows_the_rule_that_its_source_tells(n
     fitted, gpu = device(GPUS, "a100_80gb").accelerator(), device(GPUS, name).accelerator()
     assert (gpu.memory_efficiency, gpu.spread) == (fitted.memory_efficiency, fitted.spread)
     measured = device(GPUS, "a100_80gb" if name.startswith("a100") else "h100").accelerator()
-    assert gpu.attention_efficiency == measured.attention_efficiency
-    assert gpu.attention_backward == measured.attention_backward
+    # FlashAttention-2 runs at one rate on each SM of Hopper and Blackwell
+    grown = gpu.sms / measured.sms * measured.peak_flops["bf16"] / gpu.peak_flops["bf16"] if name == "b200" else 1.0
+    assert gpu.attention_efficiency == pytest.approx(measured.attention_efficiency * grown, abs=5e-4)
+    assert gpu.attention_backward == pytest.approx(measured.attention_backward * grown, abs=5e-4)
 
 
 def test_an_h800_is_an_h100_with_fewer_links() -> None:

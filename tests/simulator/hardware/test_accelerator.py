@@ -184,6 +184,15 @@ def test_attention_over_any_length_as_measured(cudnn: bool) -> None:
             assert flops / gpu.seconds([kernel], stack) == pytest.approx(0.916e12 * rate, rel=0.1)
 
 
+@pytest.mark.parametrize(("length", "rate"), [(2048, 352), (4096, 354), (8192, 362), (16384, 331)])
+def test_flash_attention_2_on_a_b200_is_hardly_faster_than_on_an_h100(length: int, rate: float) -> None:
+    """Measured alone without a mask: 128 heads of 128 (meta-pytorch/tritonbench, pull request 171)."""
+    products = EXECUTED["forward"]
+    kernel = Kernel(1.0, 0.0, (products * 128, length, length, 128), "bf16", attention="forward")
+    seconds = device(GPUS, "b200").accelerator().seconds([kernel], Software(flash_backward=2.0))
+    assert 2 * products * 128 * length * length * 128 / seconds == pytest.approx(0.916e12 * rate, rel=0.1)
+
+
 def test_a_kernel_of_few_blocks_runs_on_as_many_sms() -> None:
     """A batch norm of 64 channels keeps 64 SMs busy, one of 512 all; either is no faster than the memory."""
     gpu = Accelerator(peak_flops=1e15, memory_bandwidth=5e12, sms=128)
