@@ -28,7 +28,7 @@ import numpy.typing as npt
 from clustersim.simulator.analysis.intervals import ONE_INSTANT
 from clustersim.simulator.analysis.timeline import NO_COMMUNICATION, Columns, Floats, Integers, Timeline
 from clustersim.simulator.reading.errors import SimulatorError
-from clustersim.simulator.schedule.matching import Dependencies, dependencies
+from clustersim.simulator.schedule.dependencies import Dependencies, dependencies
 from clustersim.simulator.schedule.ops import Collective, Op, Recv, Send
 from clustersim.simulator.schedule.program import Program
 

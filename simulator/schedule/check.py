@@ -16,6 +16,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from clustersim.simulator.schedule.dependencies import well_named
 from clustersim.simulator.schedule.matching import Integers, Matching, request_of
 from clustersim.simulator.schedule.mesh import NOWHERE, Axis
 from clustersim.simulator.schedule.ops import COLLECTIVES, Collective, Compute, Delay, Op, Recv, Send
@@ -54,33 +55,9 @@ def check(schedule: Schedule) -> None:
 
 
 def _check_names(program: Program) -> None:
-    """Raise unless names are unique and `after` names earlier ops. Names within a template are compared once."""
-    own = {id(ops): [op.name for op in ops] for ops, _ in program.templates()}
-    outside = {id(ops): _names_outside(ops) for ops, _ in program.templates()}
-    seen: set[str] = set()
-    for block in program.blocks:
-        names = block.names(own[id(block.ops)])
-        count = len(seen)
-        seen.update(names)
-        if len(seen) < count + len(names) or not seen.issuperset(block.names(outside[id(block.ops)])):
-            _report_name(program)
-    if any(_looks_forward(ops) for ops, _ in program.templates()):
-        _report_name(program)
-
-
-def _names_outside(ops: Sequence[Op]) -> list[str]:
-    """The names that ops of a template wait for and that are not names of its own ops."""
-    return list({name for op in ops for name in op.after} - {op.name for op in ops})
-
-
-def _looks_forward(ops: Sequence[Op]) -> bool:
-    """True if an op of a template waits for itself or for a later op of it."""
-    places = {op.name: place for place, op in enumerate(ops)}
-    return any(places.get(name, -1) >= place for place, op in enumerate(ops) for name in op.after)
-
-
-def _report_name(program: Program) -> NoReturn:
-    """Raise the error of the first op of *program* with a wrong name."""
+    """Raise unless names are unique and `after` names earlier ops."""
+    if well_named(program):
+        return
     seen: set[str] = set()
     every = {op.name for op in program.ops}
     for index, op in enumerate(program.ops):

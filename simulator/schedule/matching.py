@@ -1,5 +1,4 @@
-"""Matching: which ops of different ranks belong to one communication. Dependencies: which ops of other streams of its
-program an op waits for.
+"""Matching: which ops of different ranks belong to one communication.
 
 Only this module knows the rule. Ops that belong together have equal *keys*:
 
@@ -11,25 +10,19 @@ Only this module knows the rule. Ops that belong together have equal *keys*:
 
 Ops are counted in order of the program. Ops of different training steps never meet, so keys do not count steps.
 Partners must also have the same *request* (kind, bytes, root, algorithm); `simulator.schedule.check` checks it.
-
-Dependencies between the streams of a program, resolved from names to indices of ops.
-
-All blocks of a template have the same names; the micro-batch decides which op has the name. So both together are the
-key of an op, and all dependencies are looked up at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
-from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
-from clustersim.simulator.schedule.program import Program, TemplatedOps
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
+from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 
 Integers = npt.NDArray[np.int64]
@@ -201,62 +194,3 @@ def _ordinals(classes: Integers) -> Integers:
     ordinals = np.empty(len(classes), np.int64)
     ordinals[order] = np.arange(len(classes)) - np.repeat(begins, np.diff(begins, append=len(classes)))
     return ordinals
-
-
-class Dependencies(NamedTuple):
-    """Arrays of one length: op ``waiting[i]`` waits for op ``awaited[i]`` of another stream. Ops are indices."""
-
-    waiting: Integers
-    awaited: Integers
-
-
-def dependencies(program: Program) -> Dependencies:
-    """All dependencies between streams of *program*, in order of the waiting op, then of its `after`.
-
-    Dependencies within a stream are left out: the order of the stream implies them.
-    """
-    ops = program.templated
-    every = list(chain.from_iterable(ops.templates))
-    number = {name: place for place, name in enumerate(dict.fromkeys(op.name for op in every))}
-    # by op of a template, the names in its `after`: one dependency each
-    waits = np.array([len(op.after) for op in every], np.int64)
-    names = [name for op in every for name in op.after]
-    for name in names:
-        number.setdefault(name, len(number))
-    filled = np.array([PLACEHOLDER_TEXT in name for name in number], np.bool_)
-    # an op is known by its name in the template, and by its micro-batch if that has a placeholder for it
-    width = int(ops.micro_batches.max(initial=PLACEHOLDER)) - PLACEHOLDER + 1
-    micro_batch = np.repeat(ops.micro_batches - PLACEHOLDER, np.diff(ops.starts))
-    own = np.array([number[op.name] for op in every], np.int64)[ops.places]
-    known = own * width + np.where(filled[own], micro_batch, 0)
-    counts = waits[ops.places]
-    waiting = np.repeat(np.arange(len(ops)), counts)
-    which = np.arange(len(waiting)) + np.repeat(np.cumsum(waits)[ops.places] - np.cumsum(counts), counts)
-    wanted = np.array([number[name] for name in names], np.int64)[which]
-    awaited = _positions(known, wanted * width + np.where(filled[wanted], micro_batch[waiting], 0))
-    unknown = np.flatnonzero(awaited < 0)
-    if len(unknown):
-        # one of the two names has a placeholder and the other does not
-        place, block = materialised(ops), ops.starts.searchsorted(waiting[unknown], "right") - 1
-        each = zip(block.tolist(), which[unknown].tolist(), strict=True)
-        awaited[unknown] = [place[ops.block(own).name(names[name])] for own, name in each]
-    streams = {stream: place for place, stream in enumerate(dict.fromkeys(op.stream for op in every))}
-    stream = np.array([streams[op.stream] for op in every], np.int64)[ops.places]
-    across = stream[waiting] != stream[awaited]
-    return Dependencies(waiting[across], awaited[across])
-
-
-def _positions(known: Integers, wanted: Integers) -> Integers:
-    """Where each of *wanted* is in *known*; -1 if it is not."""
-    if not len(known):
-        return np.full(len(wanted), -1)
-    order = np.argsort(known, kind="stable")
-    at = order[np.minimum(known[order].searchsorted(wanted), len(known) - 1)]
-    return np.where(known[at] == wanted, at, -1)
-
-
-def materialised(ops: TemplatedOps) -> dict[str, int]:
-    """The indices of *ops* by their names without placeholders."""
-    own = [[op.name for op in template] for template in ops.templates]
-    names = (ops.block(number).names(own[which]) for number, which in enumerate(ops.which.tolist()))
-    return {name: place for place, name in enumerate(chain.from_iterable(names))}

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from clustersim.simulator.analysis.timeline import Timeline, op_names
-from clustersim.simulator.schedule.matching import Matching, dependencies
+from clustersim.simulator.schedule.dependencies import dependencies
+from clustersim.simulator.schedule.matching import Matching
 from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
 from clustersim.simulator.traces.protobuf import message, number, varint
 

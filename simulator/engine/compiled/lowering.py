@@ -48,7 +48,8 @@ from clustersim.simulator.engine.pricing import Pricing
 from clustersim.simulator.engine.setup import Communication, Setup
 from clustersim.simulator.network.plan import Flow, TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
-from clustersim.simulator.schedule.matching import dependencies, request_of
+from clustersim.simulator.schedule.dependencies import dependencies
+from clustersim.simulator.schedule.matching import request_of
 from clustersim.simulator.schedule.ops import CATEGORIES, Compute, Delay, Op, Recv, Send
 from clustersim.simulator.schedule.program import Program
 

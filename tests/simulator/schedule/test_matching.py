@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clustersim.simulator.hardware.kernel import measured
-from clustersim.simulator.schedule.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey, dependencies
+from clustersim.simulator.schedule.matching import NONE, CollectiveKey, CopyKey, Matching, MessageKey
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Recv, Send
-from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, PLACEHOLDER_TEXT, Action
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
 from clustersim.simulator.schedule.schedule import Schedule
 
@@ -87,38 +87,3 @@ def test_ops_have_one_request_if_they_ask_the_same_of_the_same(program):
             assert type(requests[number]) is type(op)
             assert tuple(getattr(requests[number], name, None) for name in fields) == mine
     assert len({(type(op), *(getattr(op, name, None) for name in fields)) for op in requests}) == len(requests)
-
-
-@st.composite
-def waiting_programs(draw):
-    """Programs of ops on three streams that wait for ops of any block, named with and without a placeholder."""
-    kinds = draw(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=3), min_size=1, max_size=3))
-    chosen = draw(
-        st.lists(st.tuples(st.integers(0, len(kinds) - 1), st.integers(0, 2)), min_size=1, max_size=6, unique=True)
-    )
-    every = [f"{kind}.{place}.{own}" for kind, own in chosen for place in range(len(kinds[kind]))]
-    known, blocks = {}, []
-    for kind, own in chosen:
-        if kind not in known:
-            known[kind] = tuple(
-                Compute(
-                    name=f"{kind}.{place}.{PLACEHOLDER_TEXT}",
-                    kernels=(),
-                    stream=stream,
-                    after=draw(
-                        st.lists(st.sampled_from([*every, f"{kind}.0.{PLACEHOLDER_TEXT}"]), max_size=3).map(tuple)
-                    ),
-                )
-                for place, stream in enumerate(kinds[kind])
-            )
-        blocks.append(OpBlock(known[kind], own))
-    return Program("any", TemplatedOps(blocks))
-
-
-@given(waiting_programs())
-def test_dependencies_are_those_of_the_names_written_out(program):
-    place = {op.name: index for index, op in enumerate(program.ops)}
-    pairs = [(index, place[name]) for index, op in enumerate(program.ops) for name in op.after]
-    pairs = [(one, other) for one, other in pairs if program.ops[one].stream != program.ops[other].stream]
-    waiting, awaited = dependencies(program)
-    assert list(zip(waiting.tolist(), awaited.tolist(), strict=True)) == pairs
