@@ -19,7 +19,7 @@ from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Flow, TransferPlan
-from clustersim.simulator.network.routes import link_shares
+from clustersim.simulator.network.routes import Paths, link_shares
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.schedule.matching import Matching
@@ -235,7 +235,7 @@ def _number(cluster: Cluster, change: BandwidthChange) -> int:
 
 
 def _flow(traffic: Traffic, cluster: Cluster, classes: RankClasses) -> Flow:
-    shares = link_shares([cluster.paths(traffic.source, traffic.target)])
-    links, crossings = tuple(shares), tuple(shares.values())
-    alone = min([traffic.rate, *(cluster.links[link].bandwidth / share for link, share in shares.items())])
+    found, shares = link_shares(Paths.listed([cluster.paths(traffic.source, traffic.target)]))
+    alone = min(traffic.rate, float((cluster.bandwidths[found] / shares).min()))
+    links, crossings = tuple(found.tolist()), tuple(shares.tolist())
     return Flow(links, crossings, tuple(map(classes.row_of, links)), crossings, alone, traffic.rate)

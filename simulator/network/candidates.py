@@ -4,7 +4,6 @@ each one algorithm with one protocol: its steps on the links, with their latenci
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -15,7 +14,7 @@ import numpy as np
 
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, distinct
-from clustersim.simulator.hardware.links import connection_limit
+from clustersim.simulator.hardware.links import Floats, connection_limit
 from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.network.rings_and_tori import group_of, torus_of
 from clustersim.simulator.network.routes import (
@@ -54,9 +53,9 @@ class GroupTopology:
         self.numbers = cluster.numbers(self.devices) if numbers is None else numbers
         self._loads: dict[Hashable, LinkLoad] = {}
         self._flows: dict[tuple[Hashable, ...], tuple[Flow, ...]] = {}
-        self._wholes: dict[tuple[Transport, int], tuple[list[float], float]] = {}
+        self._wholes: dict[tuple[Transport, int], tuple[Floats, float]] = {}
         self._most: dict[Hashable, int] = {}
-        self._seconds_per_byte: dict[Flow, tuple[float, ...]] = {}
+        self._seconds_per_byte: dict[Flow, Floats] = {}
 
     @cached_property
     def without_cables(self) -> GroupTopology:
@@ -122,9 +121,9 @@ class GroupTopology:
         if not self.properties.tcp or transport.blind:
             return inf
         load = self.link_load(step)
-        latencies = [latency for latency, _ in load.hops]
+        latencies = load.of_hops(lambda hop: hop[0]).tolist()
         connections = transport.tcp_sockets * max(1, transport.blocks)
-        return connections * connection_limit(self.cluster.links, load.paths, latencies)
+        return connections * connection_limit(self.cluster.links, load.paths(), latencies)
 
     def most(self, step: Step) -> int:
         """Return the most concurrent transfers that one position sends or receives.
@@ -141,44 +140,40 @@ class GroupTopology:
 
     def _counted_most(self, step: Step) -> int:
         if step.in_switch:
-            return round(max(self.link_load(step).crossings, default=1))
+            return round(self.link_load(step).crossings.max(initial=0.0)) or 1
         if step.pipelined:
             lane = step.lane(np.arange(len(step.transfers)))
             kinds = 2 * (int(lane.max()) + 1)
             # by end of a transfer its stream: position, lane, and whether the receiver adds
-            streams = np.array(step.transfers).T * kinds + 2 * lane + np.broadcast_to(step.reduces, len(lane))
+            streams = step.ends.T * kinds + 2 * lane + np.broadcast_to(step.reduces, len(lane))
             return max(int(np.bincount(distinct(end) // kinds).max()) for end in streams)
-        sends, receives = Counter(s for s, _ in step.transfers), Counter(r for _, r in step.transfers)
-        return max(*sends.values(), *receives.values())
+        return int(max(np.bincount(end).max() for end in step.ends.T))
 
     def _flow(self, transport: Transport, on: LinkLoad, share: float, limit: float) -> Flow:
         weights, alone = self._whole(transport, on)
-        return Flow(
-            on.links, on.crossings, on.links, tuple([w / share for w in weights]), min(alone * share, limit), limit
-        )
+        links = tuple(on.links.tolist())
+        crossings, taken = tuple(on.crossings.tolist()), tuple((weights / share).tolist())
+        return Flow(links, crossings, links, taken, min(alone * share, limit), limit)
 
-    def _whole(self, transport: Transport, on: LinkLoad) -> tuple[list[float], float]:
+    def _whole(self, transport: Transport, on: LinkLoad) -> tuple[Floats, float]:
         """The weights and the rate of a flow if the whole bandwidth available to *transport* carries data."""
         key = transport, id(on)
         if key not in self._wholes:
-            distinct, places = self.cluster.links.distinct, self.cluster.links.which[list(on.links)].tolist()
-            way = self.properties.way
-            each = {place: transport.link_efficiency(distinct[place], way) for place in dict.fromkeys(places)}
-            weights = [crossings / each[place] for crossings, place in zip(on.crossings, places, strict=True)]
-            rates = (distinct[place].bandwidth / w for place, w in zip(places, weights, strict=True))
-            alone = min(rates, default=inf)
+            links, way = self.cluster.links, self.properties.way
+            used = np.unique(links.which[on.links]).tolist()
+            efficiency = np.ones(len(links.distinct))
+            efficiency[used] = [transport.link_efficiency(links.distinct[place], way) for place in used]
+            weights = on.crossings / efficiency[links.which[on.links]]
+            alone = float((links.bandwidths[on.links] / weights).min(initial=inf))
             self._wholes[key] = weights, alone
         return self._wholes[key]
 
-    def seconds_per_byte(self, step: Step, flow: Flow) -> tuple[float, ...]:
+    def seconds_per_byte(self, step: Step, flow: Flow) -> Floats:
         """Return the seconds for 1 byte of each transfer of *step*, on links that carry all of them as *flow*."""
         if flow not in self._seconds_per_byte:
-            bandwidths = self.cluster.bandwidths[list(flow.links)].tolist()
-            taken = {n: w / bandwidth for n, w, bandwidth in zip(flow.links, flow.weights, bandwidths, strict=True)}
-            paths = self.link_load(step).paths
-            self._seconds_per_byte[flow] = tuple(
-                max([1 / flow.bound, *(taken[number] for number in path)]) for path in paths
-            )
+            load = self.link_load(step)
+            taken = np.array(flow.weights) / self.cluster.bandwidths[load.links]
+            self._seconds_per_byte[flow] = np.maximum(1 / flow.bound, load.slowest(taken))
         return self._seconds_per_byte[flow]
 
     def busy(self, flows: Sequence[Flow]) -> float:
@@ -272,13 +267,14 @@ def candidate(
             return PlacedStep(
                 step, transport.chain_estimate(algorithm, protocol, properties), flows, round_busy * step.repeat
             )
-        seconds = {hop: transport.message(*hop, latencies, protocol, properties) for hop in load.distinct_hops}
-        alphas = [seconds[hop] * (1.0 if hop[1] == NET else crowded) for hop in load.hops]
+        alphas = load.of_hops(
+            lambda hop: transport.message(*hop, latencies, protocol, properties) * (1.0 if hop[1] == NET else crowded)
+        )
         segments = transport.segments if properties.tcp else 0
         if (transport.overlapped_latency or segments) and step.coupled and not step.pipelined:
             chunk = transport.round_bytes.get((algorithm, protocol), inf) * max(1, transport.blocks)
             betas = topology.seconds_per_byte(step, flows[0])
-            ready = [alpha + wire for alpha, (wire, _) in zip(alphas, load.hops, strict=True)] if segments else None
+            ready = alphas + load.of_hops(lambda hop: hop[0]) if segments else None
             line = transport.lines.get(protocol, 0.0) if properties.servers == 1 else 0.0
             latency = step.exposed(alphas, betas, chunk, segments or transport.slices.get(algorithm, 1), ready, line)
         else:
@@ -317,10 +313,10 @@ def _filling(
         inside = across = channels * transport.chunk(*key, whole / channels, step.rounds, nic=nic, link=link)
     if key in transport.net_chunk_bytes:
         across = channels * transport.chunk(*key, whole / channels, topology.properties.tree_steps, net=True)
-    hops = zip(topology.link_load(step).hops, topology.seconds_per_byte(step, flow), strict=True)
-    busy = [(across if hop == NET else inside) * beta for (_, hop), beta in hops]
+    chunk = topology.link_load(step).of_hops(lambda hop: across if hop[1] == NET else inside)
+    busy = chunk * topology.seconds_per_byte(step, flow)
     rounds = whole / inside
-    filling = step.fill(busy) + transport.copies.get((algorithm, protocol), 0) * max(busy)
+    filling = step.fill(busy) + transport.copies.get((algorithm, protocol), 0) * float(busy.max())
     posted = _crossing(topology, step) * whole * channels / across
     filling += posted * transport.post_seconds(protocol, topology.properties)
     return filling + transport.round_latency.get((algorithm, protocol), 0.0) * rounds * step.lanes
@@ -328,11 +324,8 @@ def _filling(
 
 def _crossing(topology: GroupTopology, step: Step) -> int:
     """The most transfers of *step* from and to other servers that one position takes part in."""
-    hops = topology.link_load(step).hops
-    ends = Counter(
-        end for transfer, (_, hop) in zip(step.transfers, hops, strict=True) if hop == NET for end in transfer
-    )
-    return max(ends.values(), default=0)
+    across = topology.link_load(step).of_hops(lambda hop: hop[1] == NET) > 0
+    return int(np.bincount(step.ends[across].ravel(), minlength=1).max())
 
 
 def _copied(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain, islice, pairwise
 from math import lcm
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices
-from clustersim.simulator.hardware.links import Link, is_tcp
+from clustersim.simulator.hardware.links import Floats, Link, is_tcp
+from clustersim.simulator.hardware.topology import Regularity
 from clustersim.simulator.network.step import Step
 from clustersim.simulator.network.transport import NET, NVLINK, PCI, GroupProperties, link_class
 from clustersim.simulator.reading.dataclass import dataclass
@@ -29,30 +30,94 @@ MOST_CHANNELS = 32
 """MAXCHANNELS, NVIDIA/nccl src/include/devcomm.h, v2.10.3."""
 
 
+Hop = tuple[float, str]
+"""Of a transfer: the latency of the wire in s, and the link class."""
+
+
 @dataclass(frozen=True, eq=False)
 class LinkLoad:
-    """The load on the links by *transfers* that advance together.
+    """The load on the links by transfers that advance together.
 
     *links*: by number. *crossings*: for each link, the number of transfers that cross it. Of a transfer that is spread
-    over several paths each one counts in part. By transfer: *hops*, (latency of the wire in s, link class), and
-    *paths*, its links.
+    over several paths each one counts in part.
+
+    By transfer: *hop_of*, the index of its hop in *hops*, which are distinct; *lengths*, the links on its paths.
+    *passed*: these links, one transfer after the other, as indices of *links*.
     """
 
-    links: tuple[int, ...]
-    crossings: tuple[float, ...]
-    hops: tuple[tuple[float, str], ...]
-    paths: tuple[tuple[int, ...], ...]
+    links: Indices
+    crossings: Floats
+    hops: tuple[Hop, ...]
+    hop_of: Indices
+    lengths: Indices
+    passed: Indices
 
-    @cached_property
-    def distinct_hops(self) -> frozenset[tuple[float, str]]:
-        """The distinct hops: few, however many transfers there are."""
-        return frozenset(self.hops)
+    def slowest(self, seconds: Floats) -> Floats:
+        """Return by transfer the most of *seconds* (by link) on its paths; 0 without links."""
+        found = np.zeros(len(self.lengths))
+        some = self.lengths > 0
+        if len(self.passed):
+            begins = np.cumsum(self.lengths) - self.lengths
+            found[some] = np.maximum.reduceat(seconds[self.passed], begins[some])
+        return found
+
+    def of_hops(self, value: Callable[[Hop], float]) -> Floats:
+        """Return by transfer the *value* of its hop."""
+        return np.array([value(hop) for hop in self.hops], np.float64)[self.hop_of]
+
+    def paths(self) -> list[list[int]]:
+        """Return by transfer the numbers of the links on its paths."""
+        links = iter(self.links[self.passed].tolist())
+        return [list(islice(links, length)) for length in self.lengths.tolist()]
 
     def without(self, links: Collection[int]) -> LinkLoad:
         """Return the load on all other links than *links*."""
-        kept = [(link, number) for link, number in zip(self.links, self.crossings, strict=True) if link not in links]
-        paths = tuple(tuple(link for link in path if link not in links) for path in self.paths)
-        return LinkLoad(tuple(link for link, _ in kept), tuple(number for _, number in kept), self.hops, paths)
+        kept = ~np.isin(self.links, list(links))
+        there, transfer = kept[self.passed], np.repeat(np.arange(len(self.lengths)), self.lengths)
+        return LinkLoad(
+            self.links[kept],
+            self.crossings[kept],
+            self.hops,
+            self.hop_of,
+            np.bincount(transfer[there], minlength=len(self.lengths)),
+            (np.cumsum(kept) - 1)[self.passed[there]],
+        )
+
+
+class Paths(NamedTuple):
+    """The paths of transfers, in order of the transfer.
+
+    *links*: one path after the other. By path: *lengths*, how many links it has; *of*, its transfer.
+    """
+
+    links: Indices
+    lengths: Indices
+    of: Indices
+
+    @classmethod
+    def listed(cls, several: Sequence[Sequence[Sequence[int]]]) -> Paths:
+        """The paths from the links of each; *several*: by transfer its paths."""
+        every = list(chain.from_iterable(several))
+        lengths = np.array([len(path) for path in every], np.int64)
+        links = np.fromiter(chain.from_iterable(every), np.int64, int(lengths.sum()))
+        return cls(links, lengths, np.repeat(np.arange(len(several)), [len(found) for found in several]))
+
+    @classmethod
+    def padded(cls, rows: Indices) -> Paths:
+        """The paths of transfers with one each: the rows of *rows*, with -1 between links."""
+        there = rows >= 0
+        return cls(rows[there], there.sum(axis=1), np.arange(len(rows)))
+
+    def sums(self, values: Floats) -> Floats:
+        """Return by path the sum of *values*, one for each of *links*, in order."""
+        path = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        return np.bincount(path, values, len(self.lengths)).astype(np.float64)
+
+    def firsts(self) -> list[tuple[int, ...]]:
+        """Return the first path of each transfer."""
+        links = iter(self.links.tolist())
+        every = [tuple(islice(links, length)) for length in self.lengths.tolist()]
+        return [every[number] for number in np.flatnonzero(np.diff(self.of, prepend=-1)).tolist()]
 
 
 def route(cluster: Cluster, source: str, target: str) -> tuple[int, ...]:
@@ -65,25 +130,34 @@ def paths(cluster: Cluster, source: str, target: str, connection: int) -> tuple[
     return ((),) if source == target else cluster.paths(source, target, connection)
 
 
-def all_paths(
-    cluster: Cluster, ends: Sequence[tuple[str, str]], connection: int, numbers: Indices | None = None
-) -> list[tuple[tuple[int, ...], ...]]:
-    """Return the `paths` of each (source, target) of *ends*; between servers of a regular cluster all at once.
+def all_paths(cluster: Cluster, ends: Indices, connection: int) -> Paths:
+    """Return the `paths` of transfers between *ends*; those of a regular cluster all at once.
 
-    *numbers*: the numbers of sources and of targets in `Cluster.devices`, of shape ``(ends, 2)``.
+    *ends*: the numbers of sources and of targets in `Cluster.devices`, of shape ``(transfers, 2)``.
     """
     regular = cluster.regularity if len(ends) > FEW else None
     if regular is None:
-        return [paths(cluster, *pair, connection) for pair in ends]
-    if numbers is None:
-        numbers = np.stack([cluster.numbers(devices) for devices in zip(*ends, strict=True)], axis=1)
-    sources, targets = numbers.T
-    apart = regular.server[sources] != regular.server[targets]
-    rows = iter(regular.routes(sources[apart], targets[apart]).tolist())
-    return [
-        (tuple([link for link in next(rows) if link >= 0]),) if far else (route(cluster, *pair),)
-        for far, pair in zip(apart.tolist(), ends, strict=True)
-    ]
+        names = ((cluster.devices[source], cluster.devices[target]) for source, target in ends.tolist())
+        return Paths.listed([paths(cluster, *pair, connection) for pair in names])
+    apart = regular.server[ends[:, 0]] != regular.server[ends[:, 1]]
+    across, inside = regular.routes(*ends[apart].T), _inside(cluster, regular, ends[~apart])
+    rows = np.full((len(ends), max(across.shape[1], inside.shape[1])), -1)
+    rows[apart, : across.shape[1]], rows[~apart, : inside.shape[1]] = across, inside
+    return Paths.padded(rows)
+
+
+def _inside(cluster: Cluster, regular: Regularity, ends: Indices) -> Indices:
+    """The links between *ends* of one server each, padded with -1: found once for equal places in equal servers."""
+    server, local = regular.server[ends[:, 0]], regular.local[ends]
+    places = int(local.max(initial=0)) + 1
+    alike = (regular.template[server] * places + local[:, 0]) * places + local[:, 1]
+    _, first, which = np.unique(alike, return_index=True, return_inverse=True)
+    routes = [route(cluster, *(cluster.devices[end] for end in pair)) for pair in ends[first].tolist()]
+    longest = max(map(len, routes), default=0)
+    rows = np.array([[*one, *[-1] * (longest - len(one))] for one in routes], np.int64).reshape(len(routes), longest)
+    base = regular.base[server]
+    found = rows[which]
+    return np.where(found < 0, -1, found + (base - base[first][which])[:, None])
 
 
 def connection(devices: Sequence[str]) -> int:
@@ -99,16 +173,19 @@ def hop_class(cluster: Cluster, source: str, target: str) -> str:
     return PCI if any(link_class(link.kind) == PCI for link in links) else NVLINK
 
 
-def _hop_classes(cluster: Cluster, ends: Sequence[tuple[str, str]], numbers: Indices) -> list[str]:
-    """The `hop_class` of each (source, target) of *ends*, which have these *numbers*."""
+def _hops(cluster: Cluster, found: Paths, numbers: Indices) -> tuple[tuple[Hop, ...], Indices]:
+    """The distinct hops of the transfers with the paths *found* between devices of *numbers*, and by transfer its hop.
+
+    The latency is that of the longest path, the class as `hop_class` has it.
+    """
     server = cluster.servers(numbers)
-    far = server[:, 0] != server[:, 1]
-    inside = [route(cluster, *ends[place]) for place in np.flatnonzero(~far).tolist()]
-    pcie = np.array([link_class(link.kind) == PCI for link in cluster.links.distinct], np.bool_)
-    passed = pcie[cluster.links.which[np.fromiter(chain.from_iterable(inside), np.int64)]]
-    crossed = np.bincount(np.repeat(np.arange(len(inside)), [*map(len, inside)]), passed, len(inside)) > 0
-    near = iter(crossed.tolist())
-    return [NET if across else PCI if next(near) else NVLINK for across in far.tolist()]
+    links, begins = cluster.links, np.flatnonzero(np.diff(found.of, prepend=-1))
+    latency = np.maximum.reduceat(found.sums(links.some(found.links, lambda link: link.latency)), begins)
+    pcie = np.maximum.reduceat(found.sums(links.some(found.links, lambda link: link_class(link.kind) == PCI)), begins)
+    classes = np.where(server[:, 0] != server[:, 1], 0, np.where(pcie > 0, 1, 2))
+    seconds, place = np.unique(latency, return_inverse=True)
+    distinct, hop_of = np.unique(place * 3 + classes, return_inverse=True)
+    return tuple((float(seconds[one // 3]), (NET, PCI, NVLINK)[one % 3]) for one in distinct.tolist()), hop_of
 
 
 def link_load(cluster: Cluster, devices: Sequence[str], step: Step, numbers: Indices | None = None) -> LinkLoad:
@@ -116,18 +193,23 @@ def link_load(cluster: Cluster, devices: Sequence[str], step: Step, numbers: Ind
 
     *numbers*: those of the devices in `Cluster.devices`, if they are known.
     """
-    of_ends = (cluster.numbers(devices) if numbers is None else numbers)[np.array(step.transfers).reshape(-1, 2)]
-    ends = [(devices[sender], devices[receiver]) for sender, receiver in step.transfers]
+    ends = (cluster.numbers(devices) if numbers is None else numbers)[step.ends]
     own = connection(devices)
-    several = all_paths(cluster, ends, own, of_ends)
-    firsts = [found[0] for found in several]
-    if step.in_switch and cluster.chooses:
-        firsts = _on_trees(cluster, step, ends, firsts, own)
-    crossings: Mapping[int, float] = _copies(step, firsts) if step.in_switch else link_shares(several)
-    latencies = _latencies(cluster, several)
-    hops = tuple(zip(latencies, _hop_classes(cluster, ends, of_ends), strict=True))
-    passed = firsts if step.in_switch else [tuple(dict.fromkeys(chain(*found))) for found in several]
-    return LinkLoad(tuple(crossings), tuple(crossings.values()), hops, tuple(passed))
+    found = all_paths(cluster, ends, own)
+    hops, hop_of = _hops(cluster, found, ends)
+    if step.in_switch:
+        firsts = found.firsts()
+        if cluster.chooses:
+            firsts = _on_trees(cluster, step, [(devices[a], devices[b]) for a, b in step.transfers], firsts, own)
+        copies = _copies(step, firsts)
+        links, crossings = np.array(list(copies), np.int64), np.array(list(copies.values()), np.float64)
+        found = Paths.listed([(path,) for path in firsts])
+    else:
+        links, crossings = link_shares(found)
+    order = np.argsort(links)
+    passed = order[np.searchsorted(links[order], found.links)]
+    lengths = np.bincount(found.of, found.lengths, len(ends)).astype(np.int64)
+    return LinkLoad(links, crossings, hops, hop_of, lengths, passed)
 
 
 def _on_trees(
@@ -141,26 +223,20 @@ def _on_trees(
     return found
 
 
-def _latencies(cluster: Cluster, several: Sequence[Sequence[Sequence[int]]]) -> list[float]:
-    """By transfer: the latency of its longest path, s."""
-    each = iter(cluster.latencies_of(list(chain.from_iterable(several))))
-    return [max(islice(each, len(found))) for found in several]
+def link_shares(found: Paths) -> tuple[Indices, Floats]:
+    """Return the links on the paths *found* in order of first use, and for each the number of transfers that cross it.
 
+    The paths of a transfer have equal shares.
 
-def link_shares(several: Sequence[Sequence[Sequence[int]]]) -> dict[int, float]:
-    """Return by link the number of transfers that cross it. *several*: by transfer its paths, with equal shares.
-
-    >>> link_shares([[[0, 1], [0, 2]], [[0]]])
-    {0: 2.0, 1: 0.5, 2: 0.5}
+    >>> [column.tolist() for column in link_shares(Paths.listed([[[0, 1], [0, 2]], [[0]]]))]
+    [[0, 1, 2], [2.0, 0.5, 0.5]]
     """
-    whole = lcm(*map(len, several))
-    if whole == 1:
-        return dict(Counter(chain.from_iterable(found[0] for found in several)))
-    parts: Counter[int] = Counter()
-    for found in several:
-        for link in chain(*found):
-            parts[link] += whole // len(found)
-    return {link: part / whole for link, part in parts.items()}
+    links, first, which = np.unique(found.links, return_index=True, return_inverse=True)
+    several = np.bincount(found.of)
+    whole = lcm(*np.unique(several[found.of]).tolist())
+    parts = np.bincount(which, np.repeat(whole // several[found.of], found.lengths), len(links)) / whole
+    order = np.argsort(first)
+    return links[order], parts[order]
 
 
 def _copies(step: Step, paths: Sequence[Sequence[int]]) -> dict[int, int]:

@@ -14,7 +14,10 @@ from math import hypot, inf
 from operator import not_
 from typing import TypeVar
 
+import numpy as np
+
 from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.hardware.links import Floats
 from clustersim.simulator.reading.dataclass import dataclass
 
 Number = TypeVar("Number", int, Indices)
@@ -92,9 +95,14 @@ class Step:
     forwards: bool = False
 
     @cached_property
+    def ends(self) -> Indices:
+        """The transfers as an array of shape ``(transfers, 2)``."""
+        return np.array(self.transfers, np.int64).reshape(-1, 2)
+
+    @cached_property
     def rounds(self) -> int:
         """The number of latencies that the step pays."""
-        return round(self.latency([1.0] * len(self.transfers)))
+        return round(self.latency(np.ones(len(self.transfers))))
 
     def adds(self, transfer: int) -> bool:
         """Whether the receiver of transfer number *transfer* adds what arrives to its own data."""
@@ -123,7 +131,7 @@ class Step:
             replace(self, transfers=tuple(passing), reduces=False),
         ]
 
-    def latency(self, alphas: Sequence[float]) -> float:
+    def latency(self, alphas: Floats) -> float:
         """Return the seconds of latency. *alphas*: the latency of one message, by transfer.
 
         A pipelined step pays its longest chain. A step of one round waits for its slowest transfer. In a repeated
@@ -133,28 +141,38 @@ class Step:
         if self.continues:
             return 0.0
         if not self.pipelined and self.repeat == 1:
-            return max(alphas, default=0.0)
-        length = max(1, len(self.transfers) // self.lanes)
-        runs = range(0, len(self.transfers), length)
+            return float(alphas.max(initial=0.0))
         if self.pipelined:
-            return max((self._chain(alphas, run, run + length) for run in runs), default=0.0)
-        return self.repeat * max((sum(alphas[run : run + length]) / length for run in runs), default=0.0)
+            length, each = self._length, alphas.tolist()
+            runs = range(0, len(each), length)
+            return max((self._chain(each, run, run + length) for run in runs), default=0.0)
+        return self.repeat * self._slowest_lane(alphas)
 
-    def fill(self, seconds: Sequence[float]) -> float:
+    @property
+    def _length(self) -> int:
+        """The number of transfers of a lane."""
+        return max(1, len(self.transfers) // self.lanes)
+
+    def _slowest_lane(self, seconds: Floats) -> float:
+        """The mean of *seconds*, by transfer, over the transfers of the slowest lane."""
+        lanes = np.bincount(np.arange(len(seconds)) // self._length, seconds)
+        return float(lanes.max(initial=0.0)) / self._length
+
+    def fill(self, seconds: Floats) -> float:
         """Return the seconds until all hops of a pipelined step are busy. *seconds*: of one chunk, by transfer.
 
         The first chunk passes the hops of the longest chain one after the other. Its time on the slowest hop is part of
         the time that all chunks take there.
         """
-        return self.latency(seconds) - max(seconds, default=0.0)
+        return self.latency(seconds) - float(seconds.max(initial=0.0))
 
     def exposed(
         self,
-        alphas: Sequence[float],
-        betas: Sequence[float],
+        alphas: Floats,
+        betas: Floats,
         chunk: float = inf,
         slices: int = 1,
-        ready: Sequence[float] | None = None,
+        ready: Floats | None = None,
         line: float = 0.0,
     ) -> float:
         """Return the seconds of latency of a repeated permutation that its slowest transfer does not overlap.
@@ -168,7 +186,7 @@ class Step:
         parts that are passed on one by one, however small the transfers. Then a round would take the longer of hop and
         bytes; as ranks and rounds vary, it takes the root of the sum of their squares.
         """
-        slowest = max(betas, default=0.0)
+        slowest = float(betas.max(initial=0.0))
         if line:
             turn, busy = self._turn(alphas, betas, min(line, self.nbytes)), self.nbytes * slowest
             return self.repeat * (hypot(turn, busy) - busy)
@@ -178,11 +196,9 @@ class Step:
         turn = self._turn(alphas if ready is None else ready, betas, chunk / slices)
         return max(whole, self.repeat * self.nbytes / chunk * max(0.0, turn - chunk * slowest))
 
-    def _turn(self, alphas: Sequence[float], betas: Sequence[float], nbytes: float) -> float:
+    def _turn(self, alphas: Floats, betas: Floats, nbytes: float) -> float:
         """The mean seconds in which *nbytes* pass a hop of the slowest lane."""
-        hops = [alpha + nbytes * beta for alpha, beta in zip(alphas, betas, strict=True)]
-        length = max(1, len(hops) // self.lanes)
-        return max((sum(hops[run : run + length]) / length for run in range(0, len(hops), length)), default=0.0)
+        return self._slowest_lane(alphas + nbytes * betas)
 
     def _chain(self, alphas: Sequence[float], begin: int, end: int) -> float:
         arrival: dict[int, float] = {}

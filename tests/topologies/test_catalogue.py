@@ -134,7 +134,7 @@ def test_what_is_inherited_from_the_fit_follows_the_rule_that_its_source_tells(n
     assert (gpu.memory_efficiency, gpu.spread) == (fitted.memory_efficiency, fitted.spread)
     measured = device(GPUS, "a100_80gb" if name.startswith("a100") else "h100").accelerator()
     # FlashAttention-2 runs at one rate on each SM of Hopper and Blackwell
-    grown = gpu.sms / measured.sms * measured.peak_flops["bf16"] / gpu.peak_flops["bf16"] if name == "b200" else 1.0
+    grown = gpu.sms / measured.sms * measured.peak("bf16") / gpu.peak("bf16") if name == "b200" else 1.0
     assert gpu.attention_efficiency == pytest.approx(measured.attention_efficiency * grown, abs=5e-4)
     assert gpu.attention_backward == pytest.approx(measured.attention_backward * grown, abs=5e-4)
 

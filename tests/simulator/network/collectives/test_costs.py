@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from math import ceil, log2
 
+import numpy as np
 import pytest
 
 from clustersim.simulator.network.collectives import (
@@ -113,8 +114,8 @@ def test_channels_share_the_vector_but_not_the_latency() -> None:
 
 def test_a_ring_pays_the_mean_hop_and_a_chain_the_sum() -> None:
     (turn,) = ring.all_gather(Group(4), 1.0)
-    assert turn.latency([1.0, 1.0, 1.0, 5.0]) == 3 * 2.0
+    assert turn.latency(np.array([1.0, 1.0, 1.0, 5.0])) == 3 * 2.0
     (chain,) = ring.broadcast(Group(4), 1.0, 0)
-    assert chain.latency([1.0, 2.0, 4.0]) == 7.0
+    assert chain.latency(np.array([1.0, 2.0, 4.0])) == 7.0
     (burst,) = direct.gather(Group(4), 1.0, 0)
-    assert burst.latency([1.0, 2.0, 4.0]) == 4.0
+    assert burst.latency(np.array([1.0, 2.0, 4.0])) == 4.0
