@@ -45,14 +45,14 @@ def partition(begin: Floats, end: Floats, kind: Integers, kinds: int, window: tu
     times = np.concatenate((begin, end, window))
     times.clip(*window, out=times)
     order = np.argsort(times, kind="stable")
-    kind_at = np.concatenate((kind, kind, (kinds, kinds)))[order]
-    change = np.ones(len(times), np.int32)
+    kind_at = np.concatenate((kind, kind, (kinds, kinds))).astype(np.int16)[order]
+    change = np.ones(len(times), np.int8)
     change[len(begin) :] = -1
     change = change[order]
-    lowest = np.full(len(times) - 1, kinds)
-    for one in distinct(kind)[::-1]:
-        active = np.cumsum(np.where(kind_at == one, change, 0))[:-1] > 0
-        lowest[active] = one
+    lowest = np.full(len(times) - 1, kinds, np.int16)
+    for one in distinct(kind)[::-1].astype(np.int16):
+        active = np.cumsum(change * (kind_at == one), dtype=np.int32)[:-1] > 0
+        np.copyto(lowest, one, where=active)
     return np.bincount(lowest, np.diff(times[order]), kinds + 1).astype(np.float64)
 
 
