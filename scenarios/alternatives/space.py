@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from clustersim.scenarios.alternatives.candidate import DIVISIBILITY, GPUS, RULES, Candidate, Rejected
 from clustersim.scenarios.build.built import BuiltScenario
-from clustersim.scenarios.build.derived import Derived
+from clustersim.scenarios.build.derived import Derived, check_stages
 from clustersim.scenarios.build.description import selective_saves
 from clustersim.scenarios.build.schedule import model_share
 from clustersim.scenarios.specification.parallelism import ParallelismSection
@@ -213,6 +213,7 @@ class Space:
     def _distribution(self, made: BuiltScenario) -> _Distributed | Rejected:
         try:
             derived = made.derived
+            check_stages(made.specification, derived)
         except (ScenarioError, ScheduleError) as error:
             return Rejected(DIVISIBILITY, _told(error))
         if made.stack not in self._stacks:

@@ -40,7 +40,9 @@ from clustersim.simulator.schedule.mesh import Layout
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.composition import degrees, layouts
+from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.operators.operator import REPLICAS
+from clustersim.workloads.parallelism._tensor_grid import TENSOR
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,14 @@ def _layouts(
         shown = " x ".join(f"{axis} {degree}" for axis, degree in degree_of.items())
         raise document.error(("parallelism", key), f"{shown} needs {needed} GPUs, but there are {gpu_count}")
     return degree_of, rank_layouts
+
+
+def check_stages(specification: Specification, derived: Derived) -> None:
+    """Raise `ScheduleError` unless the ranks of a pipeline stage suit all parallelisms, as a schedule does later."""
+    for layout in derived.layouts:
+        stage = layout.size // layout.degrees.get(PIPELINE, 1)
+        for part in specification.parallelism.parts.values():
+            part.check_stage(stage, layout.degrees.get(TENSOR, 1))
 
 
 def _check_auto_replicas(

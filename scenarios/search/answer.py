@@ -185,7 +185,10 @@ def answer(planner: Planner) -> PlanAnswer:
 
 def _nothing(planner: Planner, rejected: Mapping[str, int]) -> str:
     counted = ", ".join(f"{kind} {count:,}" for kind, count in rejected.items())
-    least = min((bound.nbytes for bound in planner.bounds.values() if not bound.kind), default=0.0)
+    estimated = planner.journal.estimated
+    possible = {key: one.nbytes for key, one in planner.bounds.items() if not one.kind}
+    needs = (estimated[key].nbytes if key in estimated else least for key, least in possible.items())
+    least = min(filter(None, needs), default=0.0)
     told = f"no candidate of {len(planner.candidates):,} can run ({counted})"
     if not least:
         return told

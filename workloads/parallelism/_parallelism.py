@@ -149,6 +149,9 @@ class Parallelism(Section):
         """By axis, how exchanges run beside their products."""
         return {}
 
+    def check_stage(self, ranks: int, tensor: int) -> None:
+        """Raise `ScheduleError` unless it fits the *ranks* of a pipeline stage; *tensor*: how many share a layer."""
+
     def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
         """Axes of another layout over the ranks of *mesh*, such as that of the experts; they may replace axes.
 

@@ -153,21 +153,26 @@ class Expert(Parallelism):
 
         return paired(order)
 
+    def check_stage(self, ranks: int, tensor: int) -> None:
+        """Raise `ScheduleError` unless groups of experts divide the *ranks*."""
+        width = self.expert_tp or tensor
+        if (self.ep > 1 or width != tensor) and ranks % (self.ep * width):
+            from clustersim.workloads.architectures.shape import nearest_divisors
+
+            raise ScheduleError(
+                f"ep x expert_tp = {self.ep} x {width} = {self.ep * width} does not divide the {ranks} "
+                f"ranks of a pipeline stage; try ep = {nearest_divisors(max(1, ranks // width), self.ep)[0]}"
+            )
+
     def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
         """The layout of the experts over the ranks of each stage. Raises `ScheduleError` if it does not divide them."""
         tensor = self.expert_tp or _degree(mesh, TENSOR)
         if self.ep == 1 and tensor == _degree(mesh, TENSOR):
             return {}
-        from clustersim.workloads.architectures.shape import nearest_divisors
-
         coordinates = mesh.axes[PIPELINE].places(mesh.world_size)[1]
         stages = [np.flatnonzero(coordinates == stage).tolist() for stage in np.unique(coordinates)]
         for ranks in stages:
-            if len(ranks) % (self.ep * tensor):
-                raise ScheduleError(
-                    f"ep x expert_tp = {self.ep} x {tensor} = {self.ep * tensor} does not divide the {len(ranks)} "
-                    f"ranks of a pipeline stage; try ep = {nearest_divisors(max(1, len(ranks) // tensor), self.ep)[0]}"
-                )
+            self.check_stage(len(ranks), _degree(mesh, TENSOR))
         replicas = [len(ranks) // (self.ep * tensor) for ranks in stages]
         grids = [
             Layout({TENSOR_OF_EXPERTS: tensor, EXPERT: self.ep, REPLICAS_OF_EXPERTS: count}, ranks)

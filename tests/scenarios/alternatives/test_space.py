@@ -67,6 +67,21 @@ def test_keys_of_the_data_section_go_to_methods_that_have_them() -> None:
     assert "bucket" not in found["fsdp"]
 
 
+def test_experts_that_do_not_divide_a_stage_are_rejected_before_any_price() -> None:
+    sizes = {"hidden_size": 64, "num_layers": 4, "num_attention_heads": 4, "seq_length": 32, "vocab_size": 512}
+    model = {"kind": "transformer", **sizes, "num_experts": 8, "moe_router_topk": 2}
+    space = Space(job({"pp": [1, 2], "ep": [4, 8]}, model=model))
+    told = "ep x expert_tp = 8 x 1 = 8 does not divide the 4 ranks of a pipeline stage; try ep = 4"
+    rejected = set()
+    for candidate in space.candidates():
+        try:
+            space.variant(candidate)
+        except Rejected as error:
+            assert (error.kind, error.why) == (DIVISIBILITY, told)
+            rejected.add((candidate.values["pp"], candidate.values["ep"]))
+    assert rejected == {(2, 8)}
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "told"),
     [
