@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import permutations
 from random import Random
 
+import numpy as np
 import pytest
 
 from clustersim import topologies
@@ -25,6 +26,25 @@ def test_the_class_of_each_hop_is_that_of_its_route(preset: str, kinds: set[str]
     found = [load.hops[number][1] for number in load.hop_of.tolist()]
     assert found == [hop_class(cluster, devices[sender], devices[receiver]) for sender, receiver in transfers]
     assert set(found) == kinds
+    ways = [cluster.route(devices[sender], devices[receiver]) for sender, receiver in transfers]
+    assert load.paths() == [list(way) for way in ways], "those inside a server are found once for equal places"
+    crossed = Counter(link for way in ways for link in way)
+    assert dict(zip(load.links.tolist(), load.crossings.tolist(), strict=True)) == crossed
+    seconds = np.arange(len(load.links)) + 1.0
+    taken = dict(zip(load.links.tolist(), seconds.tolist(), strict=True))
+    assert load.slowest(seconds).tolist() == [max(taken[link] for link in way) for way in ways]
+
+
+def test_a_load_without_some_links_has_the_others_of_every_path() -> None:
+    cluster = topologies.cluster({"preset": "dgx_a100_80gb", "nodes": 3})
+    devices = cluster.gpus[6:18]
+    transfers = tuple(permutations(range(len(devices)), 2))
+    load = link_load(cluster, devices, Step(transfers, 1.0))
+    dropped = set(load.links.tolist()[::3])
+    rest = load.without(dropped)
+    assert rest.paths() == [[link for link in path if link not in dropped] for path in load.paths()]
+    assert rest.links.tolist() == [link for link in load.links.tolist() if link not in dropped]
+    assert rest.slowest(np.ones(len(rest.links))).min() == 0, "some paths have none left"
 
 
 def test_the_most_streams_of_a_position_are_those_that_a_search_counts() -> None:
