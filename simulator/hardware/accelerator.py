@@ -188,8 +188,10 @@ class Software:
     joint_adapters: Flag = False
     """Queries, keys and values are one tensor with one adapter, and so are gate and up."""
     adapters: Literal["model", "fp32_beside_4_bits", "fp32"] = "model"
-    """In what LoRA's adapters are held beside a model of 16 bits: as the model, or in fp32, cast by autocast. Beside
-    bitsandbytes' weights of 4 bits the norms, tables and residual stream are then in fp32 too."""
+    """In what LoRA's adapters are held beside a model of 16 bits: as the model, or in fp32, cast by autocast."""
+    kbit_training: Flag = True
+    """PEFT prepares a model of bitsandbytes' 4-bit weights for training: where its adapters are in fp32, norms, tables and
+    residual stream are too."""
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     """How ZeRO's stages 1 and 2 reduce gradients."""
     zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"

@@ -265,7 +265,8 @@ class Shape:
 
         PEFT, utils/other.py, ``prepare_model_for_kbit_training``, which leaves GPTQ's models as they are.
         """
-        return self.fp32_adapters and self.lora is not None and isinstance(self.lora.quantisation, Quantisation)
+        packed = self.lora is not None and isinstance(self.lora.quantisation, Quantisation)
+        return packed and self.fp32_adapters and self.software.kbit_training
 
     @property
     def activation_precision(self) -> str:
