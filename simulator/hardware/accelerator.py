@@ -39,6 +39,8 @@ UNALIGNED = 0.5
 nanoGPT's step became 25 % faster on A100 when its vocabulary of 50,257 was padded to 50,304 (github.com/karpathy/
 nanoGPT, model.py, vocab_size; the figure is its author's): the logits, a quarter of the FLOPs, ran twice as fast."""
 
+Loss = Literal["", "fused", "vocab_parallel", "eager", "shifted", "with_metrics", "chunked", "in_place"]
+"""Names of `workloads.operators.embedding_and_loss.LOSSES`, or none."""
 
 OF_CLOCKS = (
     "matmul_efficiency",
@@ -154,7 +156,7 @@ class Software:
     their own and gradients to the buffer of the reduction (tensors)."""
     scatter_gather: Flag = False
     """Ranks that hold the same boundary between stages send one part each, and the receivers gather."""
-    cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "shifted", "with_metrics", "chunked", "in_place"] = ""
+    cross_entropy: Loss = ""
     """How the loss is computed; empty: as fused says."""
     gather_logits: Flag = False
     """Tensor-parallel ranks gather the logits, and each computes the whole loss."""
@@ -190,8 +192,8 @@ class Software:
     adapters: Literal["model", "fp32_beside_4_bits", "fp32"] = "model"
     """In what LoRA's adapters are held beside a model of 16 bits: as the model, or in fp32, cast by autocast."""
     kbit_training: Flag = True
-    """PEFT prepares a model of bitsandbytes' 4-bit weights for training: where its adapters are in fp32, norms, tables and
-    residual stream are too."""
+    """PEFT prepares a model of bitsandbytes' 4-bit weights for training: where its adapters are in fp32, norms, tables
+    and residual stream are too."""
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     """How ZeRO's stages 1 and 2 reduce gradients."""
     zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"

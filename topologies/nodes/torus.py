@@ -20,7 +20,9 @@ def torus(server: Server, dims: list[Count], wrap: Flag = True) -> Wiring:
     """
     if prod(dims) != server.accelerators:
         made, chips = prod(dims), server.accelerators
-        raise ClusterError(f"dims {dims} make {made} chips, but the node has {chips}; try dims {_even(chips, len(dims))}")
+        raise ClusterError(
+            f"dims {dims} make {made} chips, but the node has {chips}; try dims {_even(chips, len(dims))}"
+        )
     wiring = pcie_tree(server)
     places = list(product(*map(range, dims)))
     name = {place: f"gpu {number}" for number, place in enumerate(places)}

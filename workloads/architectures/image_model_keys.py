@@ -43,8 +43,8 @@ class VisionSpecification(Named):
     num_classes: Count = 1000
     """Classes that the head tells apart."""
     class_token_length: Index = 1
-    """Class tokens beside the patches: 8 in Megatron-LM and NeMo, whose scores then have aligned rows; 0: the patches are
-    averaged."""
+    """Class tokens beside the patches: 8 in Megatron-LM and NeMo, whose scores then have aligned rows; 0: the patches
+    are averaged."""
     attention: Literal["unfused", "flash"] = "unfused"
     """unfused stores the scores, flash does not."""
     dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.0

@@ -141,6 +141,7 @@ def test_software_stacks() -> None:
         "huggingface",
         "huggingface_2025",
         "huggingface_deepspeed",
+        "llama_factory",
     }
     assert set(stacks) == {"ideal", *unfused, *fused}
     assert stacks["ideal"].launch_seconds == 0.0
@@ -150,6 +151,7 @@ def test_software_stacks() -> None:
         "huggingface",
         "huggingface_2025",
         "huggingface_deepspeed",
+        "llama_factory",
         *fused,
     }
     assert {name for name, stack in stacks.items() if stack.slice_seconds} == {"megatron_deepspeed_2021"}
