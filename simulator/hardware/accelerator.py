@@ -146,6 +146,8 @@ class Software:
     """Parameters of a sharded optimizer are gathered during the next forward pass."""
     blocking_reductions: Flag = False
     """Nothing is computed while gradients are reduced to shards; all-reduces across groups and gathers run beside."""
+    blocking_all_reduces: Flag = False
+    """Gradients of replicas are all-reduced behind the backward pass, whatever `overlap` says."""
     fp32_gradients: tuple[Literal["bf16", "fp16"], ...] = ()
     """Precisions under which gradients are accumulated and reduced in fp32."""
     gradient_buffers: Literal["copies", "two", "half", "none", "averaged"] = "copies"
