@@ -80,7 +80,15 @@ ON_GPUS = frozenset(
     {
         *VERSIONS,
         *(stack for versions in VERSIONS.values() for _, stack in versions),
-        *("ddp_compile", "fsdp_compile", "huggingface", "huggingface_deepspeed", "megatron_deepspeed", "xla_gpu"),
+        *(
+            "ddp_compile",
+            "fsdp_compile",
+            "huggingface",
+            "huggingface_deepspeed",
+            "megatron_deepspeed",
+            "tensorflow",
+            "xla_gpu",
+        ),
     }
 )
 """Stacks whose kernels are CUDA's or ROCm's: those of PyTorch on GPUs, of any year."""

@@ -124,7 +124,7 @@ def test_an_unknown_model_is_answered_with_the_nearest_first() -> None:
 
 def test_software_stacks() -> None:
     asynchronous = {"megatron", "megatron_2023", "megatron_core", "nanotron", "hai_llm", "megatron_core_2025"}
-    asynchronous |= {"megascale", "megascale_overlap", "megascale_pp_overlap", "xla", "xla_gpu"}
+    asynchronous |= {"megascale", "megascale_overlap", "megascale_pp_overlap", "tensorflow", "xla", "xla_gpu"}
     fused = {*asynchronous, "megatron_2021", "megatron_deepspeed", "megatron_deepspeed_2021"}
     fused |= {"ddp_compile", "fsdp_compile", "alpa", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
     fused |= {"gaudi", "internlm", "megatron_early_2021", "torchtune", "deepspeed", "megatron_core_2025", "llm_c"}
