@@ -71,6 +71,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "megatron_core": ("megatron", "fsdp_compile"),
     "megatron_core_2025": ("megatron_core", "fsdp_compile"),
     "xla": ("ideal",),
+    "xla_gpu": ("xla",),
     "gaudi": ("ideal",),
 }
 """By stack, the others with which such a scenario is trained too."""
@@ -79,7 +80,15 @@ ON_GPUS = frozenset(
     {
         *VERSIONS,
         *(stack for versions in VERSIONS.values() for _, stack in versions),
-        *("ddp_compile", "fsdp_compile", "huggingface", "huggingface_deepspeed", "megatron_deepspeed"),
+        *(
+            "ddp_compile",
+            "fsdp_compile",
+            "huggingface",
+            "huggingface_deepspeed",
+            "megatron_deepspeed",
+            "tensorflow",
+            "xla_gpu",
+        ),
     }
 )
 """Stacks whose kernels are CUDA's or ROCm's: those of PyTorch on GPUs, of any year."""
@@ -186,9 +195,9 @@ def _family(
 
 def _of_framework(framework: str, method: str, stage: int) -> str:
     """Return the family of stacks of a *framework* that the scenario names."""
-    if framework == "jax":
-        return "xla"
     shared = method == "fsdp" or (method == "zero" and stage >= 2)
+    if framework == "jax":
+        return "xla" if shared else "xla_gpu"
     family = "fsdp" if shared else "ddp"
     return f"{family}_compile" if framework == "torch_compile" else family
 

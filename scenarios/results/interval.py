@@ -35,14 +35,18 @@ FAMILIES = {
     "aa": "megatron",
     "alpa": "jax",
     "hai": "megatron",
+    "llama": "huggingface",
     "llm": "fsdp",
+    "llm_c": "llm_c",
     "megascale": "megatron",
     "nanotron": "megatron",
+    "tensorflow": "xla",
     "torchtune": "fsdp",
 }
-"""Frameworks of software stacks by the first word of the stack's name; of other stacks the word itself is the name.
+"""Frameworks of software stacks by name or its first word; of other stacks the first word itself is the name.
 
-llm-foundry and torchtune run torch's FSDP; aa-scaling, MegaScale, HAI-LLM and nanotron have Megatron-LM's layers."""
+LLaMA-Factory runs Hugging Face's Trainer, llm-foundry and torchtune torch's FSDP; aa-scaling, MegaScale, HAI-LLM and
+nanotron have Megatron-LM's layers."""
 
 GENERATIONS = {
     "p100": "Pascal",
@@ -69,11 +73,11 @@ GENERATIONS = {
 def framework_of(stack: str) -> str:
     """Return the framework of a software *stack*.
 
-    >>> framework_of("megatron_2021"), framework_of("llm_foundry"), framework_of("internlm")
-    ('megatron', 'fsdp', 'internlm')
+    >>> framework_of("megatron_2021"), framework_of("llm_foundry"), framework_of("llm_c"), framework_of("internlm")
+    ('megatron', 'fsdp', 'llm_c', 'internlm')
     """
     word = stack.partition("_")[0]
-    return FAMILIES.get(word, word)
+    return FAMILIES.get(stack, FAMILIES.get(word, word))
 
 
 def generation_of(gpu: str) -> str:

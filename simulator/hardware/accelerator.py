@@ -39,6 +39,8 @@ UNALIGNED = 0.5
 nanoGPT's step became 25 % faster on A100 when its vocabulary of 50,257 was padded to 50,304 (github.com/karpathy/
 nanoGPT, model.py, vocab_size; the figure is its author's): the logits, a quarter of the FLOPs, ran twice as fast."""
 
+Loss = Literal["", "fused", "vocab_parallel", "eager", "shifted", "with_metrics", "chunked", "in_place"]
+"""Names of `workloads.operators.embedding_and_loss.LOSSES`, or none."""
 
 OF_CLOCKS = (
     "matmul_efficiency",
@@ -144,6 +146,8 @@ class Software:
     """Parameters of a sharded optimizer are gathered during the next forward pass."""
     blocking_reductions: Flag = False
     """Nothing is computed while gradients are reduced to shards; all-reduces across groups and gathers run beside."""
+    blocking_all_reduces: Flag = False
+    """Gradients of replicas are all-reduced behind the backward pass, whatever `overlap` says."""
     fp32_gradients: tuple[Literal["bf16", "fp16"], ...] = ()
     """Precisions under which gradients are accumulated and reduced in fp32."""
     gradient_buffers: Literal["copies", "two", "half", "none", "averaged"] = "copies"
@@ -154,7 +158,7 @@ class Software:
     their own and gradients to the buffer of the reduction (tensors)."""
     scatter_gather: Flag = False
     """Ranks that hold the same boundary between stages send one part each, and the receivers gather."""
-    cross_entropy: Literal["", "fused", "vocab_parallel", "eager", "shifted", "with_metrics", "chunked"] = ""
+    cross_entropy: Loss = ""
     """How the loss is computed; empty: as fused says."""
     gather_logits: Flag = False
     """Tensor-parallel ranks gather the logits, and each computes the whole loss."""
@@ -188,8 +192,10 @@ class Software:
     joint_adapters: Flag = False
     """Queries, keys and values are one tensor with one adapter, and so are gate and up."""
     adapters: Literal["model", "fp32_beside_4_bits", "fp32"] = "model"
-    """In what LoRA's adapters are held beside a model of 16 bits: as the model, or in fp32, cast by autocast. Beside
-    bitsandbytes' weights of 4 bits the norms, tables and residual stream are then in fp32 too."""
+    """In what LoRA's adapters are held beside a model of 16 bits: as the model, or in fp32, cast by autocast."""
+    kbit_training: Flag = True
+    """PEFT prepares a model of bitsandbytes' 4-bit weights for training: where its adapters are in fp32, norms, tables
+    and residual stream are too."""
     zero_gradients: Literal["reduce_scatter", "all_reduce"] = "reduce_scatter"
     """How ZeRO's stages 1 and 2 reduce gradients."""
     zero_parameters: Literal["all_gather", "broadcast"] = "all_gather"

@@ -203,8 +203,8 @@ def test_the_year_picks_the_version_of_a_framework(method: str, degrees: dict[st
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_framework_that_is_named_has_a_stack_for_every_method(framework: str, method: str) -> None:
     found = {chosen(method, degrees, stage=3, framework=framework) for degrees in ({"dp": 8}, {"tp": 8})}
-    family = "xla" if framework == "jax" else "ddp" if method == "ddp" else "fsdp"
-    assert found == {{"torch": f"{family}_sdpa", "torch_compile": f"{family}_compile", "jax": "xla"}[framework]}
+    family, jax = ("ddp", "xla_gpu") if method == "ddp" else ("fsdp", "xla")
+    assert found == {{"torch": f"{family}_sdpa", "torch_compile": f"{family}_compile", "jax": jax}[framework]}
 
 
 def test_every_version_and_every_other_is_a_stack() -> None:

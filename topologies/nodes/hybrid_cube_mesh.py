@@ -11,14 +11,18 @@ DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 "DGX-1 With Tesla V100 System Architecture" (WP-08437-002), figure 4."""
 
 
+WHOLE = 8
+"""Accelerators of a whole one."""
+
+
 def hybrid_cube_mesh(server: Server) -> Wiring:
     """Pairs without a link communicate over PCIe, because GPUs do not forward.
 
-    Four accelerators are one half of it, in which every pair has a link, as in p3.8xlarge. Raises `ClusterError` for
-    another number.
+    Fewer than eight accelerators are the first of it: four are one half, in which every pair has a link, as in
+    p3.8xlarge. Raises `ClusterError` for more.
     """
-    if server.accelerators not in (4, 8):
-        raise ClusterError(f"a hybrid cube mesh has 8 accelerators, or 4 as one half, not {server.accelerators}")
+    if server.accelerators > WHOLE:
+        raise ClusterError(f"a hybrid cube mesh has at most {WHOLE} accelerators, not {server.accelerators}")
     wiring = pcie_tree(server)
     for count, pairs in enumerate((SINGLE, DOUBLE), start=1):
         for a, b in ((a, b) for a, b in pairs if max(a, b) < server.accelerators):

@@ -19,7 +19,10 @@ def torus(server: Server, dims: list[Count], wrap: Flag = True) -> Wiring:
     `ClusterError` if *dims* do not make as many chips as the server has.
     """
     if prod(dims) != server.accelerators:
-        raise ClusterError(f"dims {dims} make {prod(dims)} chips, but the node has {server.accelerators}")
+        made, chips = prod(dims), server.accelerators
+        raise ClusterError(
+            f"dims {dims} make {made} chips, but the node has {chips}; try dims {_even(chips, len(dims))}"
+        )
     wiring = pcie_tree(server)
     places = list(product(*map(range, dims)))
     name = {place: f"gpu {number}" for number, place in enumerate(places)}
@@ -37,3 +40,15 @@ def torus(server: Server, dims: list[Count], wrap: Flag = True) -> Wiring:
 
     wiring.walk = route
     return wiring
+
+
+def _even(chips: int, dimensions: int) -> list[int]:
+    """The most even sizes of so many *dimensions* that make *chips*, the smallest first.
+
+    >>> _even(32, 2), _even(128, 3)
+    ([4, 8], [4, 4, 8])
+    """
+    if dimensions == 1:
+        return [chips]
+    first = max(size for size in range(1, round(chips ** (1 / dimensions)) + 1) if chips % size == 0)
+    return [first, *_even(chips // first, dimensions - 1)]

@@ -20,6 +20,7 @@ from typing import Any
 
 from clustersim.simulator.hardware.kernel import BYTES, Operation
 from clustersim.simulator.reading.dataclass import dataclass
+from clustersim.workloads.architectures.head import head_operators
 from clustersim.workloads.architectures.image_models import PIXEL_BYTES
 from clustersim.workloads.architectures.layer_parts import first_product, second_product
 from clustersim.workloads.architectures.shape import Shape
@@ -27,7 +28,6 @@ from clustersim.workloads.architectures.transformer import (
     TOKEN_BYTES,
     Transformer,
     embedding_operators,
-    head_operators,
     layers_of_operators,
     transformer_operators,
 )

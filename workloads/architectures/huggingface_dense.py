@@ -90,12 +90,21 @@ def _opt(config: Values) -> Values:
     return {"position_rows": config["max_position_embeddings"] + 2}
 
 
-def _bert(config: Values) -> Values:
-    heads = {"BertForPreTraining": "pretraining", "BertForMaskedLM": "masked_lm"}
+HEADS = {
+    "ForPreTraining": "pretraining",
+    "ForMaskedLM": "masked_lm",
+    "ForQuestionAnswering": "span",
+    "ForSequenceClassification": "classification",
+}
+"""Heads of BERT and its like, by the end of a name of ``architectures``."""
+
+
+def encoder_head(config: Values) -> Values:
+    """Return the head that ``architectures`` names; by default that of masked tokens."""
     architectures = config.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise Unsupported("architectures", f"must be a list of names, not {str(architectures)[:60]!r}")
-    named = [heads[name] for name in architectures if name in heads]
+    named = [head for name in architectures for end, head in HEADS.items() if name.endswith(end)]
     return {"head": named[0] if named else "masked_lm"}
 
 
@@ -263,7 +272,7 @@ DENSE_FAMILIES: Mapping[str, Family] = {
             "type_vocab_size": "type_vocab_size",
         },
         {"tie_word_embeddings": True, "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "type_vocab_size": 2},
-        _bert,
+        encoder_head,
     ),
     "mimo": Family(
         {**LLAMA, "add_qkv_bias": True},

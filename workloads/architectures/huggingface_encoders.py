@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from clustersim.workloads.architectures.huggingface_dense import DENSE_FAMILIES
+from clustersim.workloads.architectures.huggingface_dense import DENSE_FAMILIES, encoder_head
 from clustersim.workloads.architectures.huggingface_families import Family, Unsupported, Values, truth, whole
 
 BERT, T5 = DENSE_FAMILIES["bert"], DENSE_FAMILIES["t5"]
@@ -21,7 +21,7 @@ def _roberta(config: Values) -> Values:
     rows = whole(config, "max_position_embeddings", 512)
     if rows <= OFFSET:
         raise Unsupported("max_position_embeddings", f"must be above {OFFSET}, rows that are no positions, not {rows}")
-    return {"head": "masked_lm", "position_rows": rows, "seq_length": rows - OFFSET}
+    return {**encoder_head(config), "position_rows": rows, "seq_length": rows - OFFSET}
 
 
 def _sound(config: Values, key: str) -> None:
@@ -114,7 +114,7 @@ ENCODER_FAMILIES: Mapping[str, Family] = {
             "dropout": "dropout",
         },
         {"tie_word_embeddings": True, "activation": "gelu", "dropout": 0.1, "max_position_embeddings": 512},
-        lambda config: {"head": "masked_lm", "type_vocab_size": 0},
+        lambda config: {**encoder_head(config), "type_vocab_size": 0},
     ),
     "mt5": Family(T5.fixed, T5.keys, {**T5.defaults, "feed_forward_proj": "gated-gelu"}, T5.more),
     "vit": _named(

@@ -42,6 +42,9 @@ class VisionSpecification(Named):
     """Channels of an image."""
     num_classes: Count = 1000
     """Classes that the head tells apart."""
+    class_token_length: Index = 1
+    """Class tokens beside the patches: 8 in Megatron-LM and NeMo, whose scores then have aligned rows; 0: the patches
+    are averaged."""
     attention: Literal["unfused", "flash"] = "unfused"
     """unfused stores the scores, flash does not."""
     dropout: Annotated[float, BeforeValidator(number(0.0, 1.0))] = 0.0
@@ -65,7 +68,7 @@ class VisionSpecification(Named):
         shape = Shape(
             self.num_layers,
             self.hidden_size,
-            (self.image_size // self.patch_size) ** 2 + 1,
+            (self.image_size // self.patch_size) ** 2 + self.class_token_length,
             self.num_classes,
             SelfAttention(heads, heads, kind=self.attention, mask="full"),
             Mlp(self.ffn_hidden_size or 4 * self.hidden_size),

@@ -239,7 +239,7 @@ class VisionTransformer(Transformer):
 
 
 def vision_transformer(shape: Shape, image: Image, patch_size: int, name: str = "vision") -> VisionTransformer:
-    """The model of *shape*; its sequence is the class token and the patches, its vocabulary the classes.
+    """The model of *shape*; its sequence is class tokens and the patches, its vocabulary the classes.
 
     >>> from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention
     >>> parts = SelfAttention(12, 12, mask="full"), Mlp(3072), Norm(), Embedding(tied=False)
@@ -258,12 +258,13 @@ def vision_transformer(shape: Shape, image: Image, patch_size: int, name: str = 
 
 
 def _patches(shape: Shape, image: Image, patch_size: int) -> tuple[Operator, ...]:
-    """A convolution whose windows are the patches; the class token before them, and learned positions."""
+    """A convolution whose windows are the patches; class tokens before them, and learned positions."""
     hidden, precision = shape.hidden_size, shape.precision
     target = image.through(hidden, patch_size, patch_size, 0)
     cut = Convolution(image, target, patch_size, patch_size, True, precision, first=True)
     elements, width = shape.seq_length * hidden, BYTES[precision]
-    tensors = parameter_tensors(hidden, elements)
+    class_tokens = shape.whole_length - target.height * target.width
+    tensors = parameter_tensors(*filter(None, (class_tokens * hidden, elements)))
     positions = Elementwise(
         elements, 3.0 * width, 1.0 * width, parameters=tensors, precision=precision, operation=EMBEDDING
     )

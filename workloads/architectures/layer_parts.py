@@ -224,6 +224,19 @@ def added(rows: int, hidden: int, streams: int, precision: str) -> Operator:
     return Elementwise(wide, 2.0 * width + one, 3.0 * width + 2 * one, kept=one, precision=precision, operation=ADDED)
 
 
+def streams_taken(shape: Shape, *, last: bool = False) -> tuple[Operator, ...]:
+    """What a block takes of several residual streams; *last*: what the head takes."""
+    if shape.residual_streams == 1:
+        return ()
+    made = mixed(shape.own_rows, shape.hidden_size, shape.residual_streams, shape.precision, last=last)
+    return tuple(on_the_sequence(one, shape.cut) for one in made)
+
+
+def streams_added(shape: Shape) -> Operator:
+    """The result of a block, added to several residual streams."""
+    return added(shape.own_rows, shape.hidden_size, shape.residual_streams, shape.precision)
+
+
 NORMS = {LAYER_NORM.name, RMS_NORM.name}
 
 Rerun = tuple[Operator, float]

@@ -141,8 +141,9 @@ class Shape:
     *layers*: the blocks of layers in turn, ``attention``, ``mlp`` or a `Block`; none: each has attention and an MLP.
     *block*: ``serial``, attention and then MLP; ``parallel``, both of one norm of the layer's input (PaLM); or
     ``parallel_two_norms``, each of its own norm (GPT-NeoX).
-    *head*: ``causal_lm``, ``masked_lm`` (BERT's, over every position) or ``pretraining`` (that and the next-sentence
-    task). A model with a causal head normalises before each block (GPT-2, Llama), another one after it (BERT).
+    *head*: ``causal_lm``, or one of BERT's: ``masked_lm``, ``pretraining`` (that and the next-sentence task), ``span``
+    or ``classification``. A model with a causal head normalises before each block (GPT-2, Llama), another one after it
+    (BERT). *max_predictions*: positions of a sample whose tokens a masked head predicts; 0: all.
     *residual_streams*: of hyper-connections.
     *num_nextn_predict_layers*: modules that predict further tokens. *decoder*: the sizes above are then the encoder's,
     and both have the same parts.
@@ -167,6 +168,7 @@ class Shape:
     block: str = "serial"
     head: str = "causal_lm"
     head_bias: bool = False
+    max_predictions: int = 0
     num_nextn_predict_layers: int = 0
     residual_streams: int = 1
     decoder: Decoder | None = None
@@ -263,7 +265,8 @@ class Shape:
 
         PEFT, utils/other.py, ``prepare_model_for_kbit_training``, which leaves GPTQ's models as they are.
         """
-        return self.fp32_adapters and self.lora is not None and isinstance(self.lora.quantisation, Quantisation)
+        packed = self.lora is not None and isinstance(self.lora.quantisation, Quantisation)
+        return packed and self.fp32_adapters and self.software.kbit_training
 
     @property
     def activation_precision(self) -> str:
@@ -291,6 +294,14 @@ class Shape:
         return self.seq_length // self.cut.sequence_shards
 
     @property
+    def predicted_positions(self) -> int:
+        """Positions of a sample on this rank whose tokens the head predicts, as many in each shard of the sequence."""
+        if not self.max_predictions:
+            return self.seq_length
+        shards = self.cut.sequence_shards
+        return min(self.seq_length, shards * ceil(self.max_predictions / self.context.ranks / shards))
+
+    @property
     def kept_share(self) -> int:
         """A product keeps one part in so many of an input that is gathered from the shards of the sequence."""
         return 1 if self.software.keep_gathered or self.cut.grid else self.cut.sequence_shards
@@ -305,6 +316,11 @@ class Shape:
         """Bytes that one layer passes to the next for each sample; those of a shard if hidden states are cut."""
         shares = self.cut.sequence_shards * (self.cut.grid.sample_shares if self.cut.grid else 1)
         return self.residual_streams * self.seq_length * self.hidden_size * BYTES[self.residual_precision] / shares
+
+    @property
+    def sequence_bytes(self) -> float:
+        """Bytes of the hidden state of a whole sequence."""
+        return self.hidden_bytes / self.residual_streams * self.cut.sequence_shards
 
 
 def nearest_divisors(number: int, wanted: int) -> list[int]:

@@ -23,38 +23,31 @@ from clustersim.simulator.hardware.kernel import BYTES, Operation
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.architectures.attention import attention_operators, attention_parts
+from clustersim.workloads.architectures.head import head_operators
 from clustersim.workloads.architectures.layer_parts import (
-    added,
     casts,
     frozen,
     has_tables,
-    mixed,
     norm_operator,
     reruns,
     residual_sum,
+    streams_added,
+    streams_taken,
     trained_copy,
 )
-from clustersim.workloads.architectures.mlp import gelu_operator, mixture_operators, mlp_operators, mlp_parts
+from clustersim.workloads.architectures.mlp import mixture_operators, mlp_operators, mlp_parts
 from clustersim.workloads.architectures.shape import LayerBlock, Mlp, SelfAttention, Shape
 from clustersim.workloads.operators.domain import of_samples
-from clustersim.workloads.operators.elementwise import Elementwise, Saved, dropout, tanh
-from clustersim.workloads.operators.embedding_and_loss import (
-    cross_entropy,
-    embedding,
-    vocabulary_parallel_embedding,
-    vocabulary_parallel_loss,
-)
-from clustersim.workloads.operators.frozen_weights import Upcast, quantised
+from clustersim.workloads.operators.elementwise import Elementwise, Saved, dropout
+from clustersim.workloads.operators.embedding_and_loss import embedding, vocabulary_parallel_embedding
 from clustersim.workloads.operators.linear import Linear, SharedInput, SummedOutput
 from clustersim.workloads.operators.low_precision import LowPrecision
 from clustersim.workloads.operators.model import Model, OperatorLayer
 from clustersim.workloads.operators.operator import Operator, Rule
 from clustersim.workloads.operators.sharded import (
     column_parallel,
-    gathered_output,
     on_the_sequence,
     second_parallel,
-    sequence_gathered,
 )
 from clustersim.workloads.operators.stages import ENDS
 
@@ -185,21 +178,9 @@ def transformer_operators(whole: Shape, number: int = 0, sparse: int | None = No
     last = (norm_operator(shape),) * (not shape.causal)
     parts = (_block(shape, block, sparse) for block in shape.blocks_of(number))
     if shape.residual_streams > 1:
-        taken, given = _streams(shape, last=False), _streams_added(shape)
+        taken, given = streams_taken(shape), streams_added(shape)
         return tuple(operator for one in parts for operator in (*taken, *before, *one, *after, given))
     return tuple(operator for one in parts for operator in (*before, *one, *after, residual_sum(shape), *last))
-
-
-def _streams(shape: Shape, *, last: bool) -> tuple[Operator, ...]:
-    """What a block, or the head, takes of several residual streams."""
-    if shape.residual_streams == 1:
-        return ()
-    made = mixed(shape.own_rows, shape.hidden_size, shape.residual_streams, shape.precision, last=last)
-    return tuple(on_the_sequence(one, shape.cut) for one in made)
-
-
-def _streams_added(shape: Shape) -> Operator:
-    return added(shape.own_rows, shape.hidden_size, shape.residual_streams, shape.precision)
 
 
 def _block(shape: Shape, block: LayerBlock, sparse: int | None) -> tuple[Operator, ...]:
@@ -227,56 +208,7 @@ def embedding_operators(shape: Shape) -> tuple[Operator, ...]:
         vectors = replace(vectors, parameters=tuple(replace(one, copy_bytes=more) for one in vectors.parameters))
     norm = (norm_operator(shape),) if shape.embedding.norm else ()
     drop = (dropout(elements // cut.sequence_shards, shape.residual_precision),) if shape.dropout else ()
-    return (vocabulary_parallel_embedding(vectors, cut, _sequence_bytes(shape)), *norm, *drop)
-
-
-def head_operators(shape: Shape) -> tuple[Operator, ...]:
-    """The final norm or BERT's transform, the logits over the vocabulary and the loss."""
-    rows, hidden, precision, cut = shape.seq_length, shape.hidden_size, shape.precision, shape.cut
-    before: tuple[Operator, ...] = (*_streams(shape, last=True), norm_operator(shape))
-    if not shape.causal:
-        own = shape.own_rows
-        dense = on_the_sequence(Linear(own, hidden, hidden, precision=precision), cut)
-        before = (*casts(shape, 1), dense, gelu_operator(shape, own * hidden), norm_operator(shape))
-    if shape.head == "pretraining":
-        pooler = sequence_gathered(Linear(1, hidden, hidden, precision=precision), cut, _sequence_bytes(shape))
-        before = (pooler, tanh(hidden, precision), *before)
-    logits = Linear(
-        rows,
-        hidden,
-        shape.vocabulary,
-        bias=not shape.causal or shape.head_bias,
-        precision=precision,
-        shared=shape.embedding.tied,
-        kept_share=shape.kept_share,
-        hidden=False,
-        padded=shape.software.padded_vocabulary,
-    )
-    if shape.prepared and shape.lora and "head" not in shape.lora.whole:
-        logits = quantised(logits, Upcast())
-    next_sentence = (Linear(1, hidden, 2, precision=precision, hidden=False),) if shape.head == "pretraining" else ()
-    return (*before, *casts(shape, 1), *_logits_and_loss(shape, logits), *next_sentence)
-
-
-def _logits_and_loss(shape: Shape, logits: Linear) -> tuple[Operator, Operator]:
-    """The product *logits* of one rank, and the loss: of its classes, of all that it gathers, or of its positions."""
-    rows, precision, cut = shape.seq_length, shape.precision, shape.cut
-    if cut.sequence_head:
-        own = replace(logits, rows=rows // cut.ranks, outputs=shape.vocab_size, kept_share=1)
-        return on_the_sequence(own, cut), cross_entropy(own.rows, own.outputs, precision, shape.loss)
-    product = column_parallel(logits, cut)
-    if shape.software.gather_logits:
-        classes = shape.vocabulary * cut.ranks
-        return gathered_output(product, cut, float(rows * classes * BYTES[precision])), cross_entropy(
-            rows, classes, precision, shape.loss
-        )
-    loss = cross_entropy(rows, shape.vocabulary, precision, shape.loss)
-    return product, vocabulary_parallel_loss(loss, cut, rows)
-
-
-def _sequence_bytes(shape: Shape) -> float:
-    """Bytes of the hidden state of a whole sequence."""
-    return shape.hidden_bytes / shape.residual_streams * shape.cut.sequence_shards
+    return (vocabulary_parallel_embedding(vectors, cut, shape.sequence_bytes), *norm, *drop)
 
 
 def _parallel_block(shape: Shape) -> tuple[Operator, ...]:

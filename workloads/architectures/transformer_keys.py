@@ -33,6 +33,9 @@ from clustersim.workloads.operators.operator import Fused
 if TYPE_CHECKING:
     from clustersim.workloads.architectures.shape import Embedding, SelfAttention, Shape
 
+MASKED_HEADS = ("masked_lm", "pretraining")
+"""Heads that predict the tokens at masked positions."""
+
 
 class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
     """A transformer; keys as in Hugging Face and Megatron-LM, defaults as GPT-2 has them."""
@@ -118,8 +121,12 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
     """A norm follows the embedding, as in BLOOM and BERT."""
     type_vocab_size: Index = 0
     """Entries of the table of token types, as in BERT; 0: none."""
-    head: Literal["causal_lm", "masked_lm", "pretraining"] = "causal_lm"
-    """causal_lm (GPT), masked_lm (BERT's, over every position), or pretraining (that and the next sentence)."""
+    head: Literal["causal_lm", "masked_lm", "pretraining", "span", "classification"] = "causal_lm"
+    """causal_lm (GPT), or one of BERT's: masked_lm, pretraining (that and the next sentence), span (begin and end of an
+    answer, as on SQuAD) or classification (of a sample, as on GLUE)."""
+    max_predictions_per_seq: Count | None = None
+    """Positions of a sample whose tokens head: masked_lm or pretraining predicts, as NVIDIA's and Google's BERT have it
+    (20 of 128); by default all, as Hugging Face and Megatron-LM compute them."""
     head_bias: Flag = False
     """The logits of a causal model have a bias."""
     lora: LoraKeys | None = None
@@ -155,8 +162,7 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
             raise Fault("document_length", f"belongs to attention: flash; with {given} all scores are computed")
         if self.document_length is not None and self.attention_window is not None:
             raise Fault("document_length", "is not taken together with attention_window; give one of them")
-        if self.block != "serial" and self.head != "causal_lm":
-            raise Fault("block", f"{self.block} normalises before the block, but head: {self.head} normalises after it")
+        self._sound_head()
         self.check_experts(self.num_layers)
         self.check_latent(self.attention_name)
         if self.num_experts and self.block != "serial":
@@ -184,6 +190,16 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
         self.check_layers(self.hidden_size, beside)
         self._sound_vision({**beside, "num_nextn_predict_layers": bool(self.num_nextn_predict_layers)})
         return self
+
+    def _sound_head(self) -> None:
+        """Check that the head fits the layers and the sequence."""
+        predicted = self.max_predictions_per_seq
+        if self.block != "serial" and self.head != "causal_lm":
+            raise Fault("block", f"{self.block} normalises before the block, but head: {self.head} normalises after it")
+        if predicted is not None and self.head not in MASKED_HEADS:
+            raise Fault("max_predictions_per_seq", f"belongs to head: masked_lm or pretraining, not to {self.head}")
+        if predicted is not None and predicted > self.seq_length:
+            raise Fault("max_predictions_per_seq", f"{predicted} are more than the {self.seq_length} of seq_length")
 
     def _sound_vision(self, beside: dict[str, bool]) -> None:
         """Check that the tower of images fits the model."""
@@ -292,6 +308,7 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
             block=self.block,
             head=self.head,
             head_bias=self.head_bias,
+            max_predictions=self.max_predictions_per_seq or 0,
             num_nextn_predict_layers=self.num_nextn_predict_layers or 0,
             residual_streams=self.residual_streams,
             decoder=Decoder(self.num_decoder_layers, tokens) if self.num_decoder_layers else None,
@@ -327,7 +344,7 @@ class TransformerSpecification(Named, ExpertKeys, LatentKeys, LayerKeys):
         from clustersim.workloads.architectures.shape import Embedding
 
         return Embedding(
-            tied=self.tie_embeddings,
+            tied=self.tie_embeddings and self.head in (*MASKED_HEADS, "causal_lm"),
             norm=self.embedding_norm,
             positions=self.position_embedding_type,
             position_rows=self.position_rows or 0,

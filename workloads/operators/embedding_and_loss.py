@@ -178,6 +178,15 @@ def _with_metrics(width: int) -> _PerLogit:
     return _PerLogit((width, 2 * width + metrics), width, (0, width), (1, 1 + 2 * (1 + copied)))
 
 
+def _in_place(width: int) -> _PerLogit:
+    """llm.c's: one kernel of the forward pass reads the logits twice and overwrites them with their gradient.
+
+    The first reading sums the exponentials (karpathy/llm.c, llmc/fused_classifier.cuh, prepare_softmax_blockwide3), the
+    second computes the gradient of each logit; the backward pass has nothing more to do.
+    """
+    return _PerLogit((3 * width, 0), width, (0, 0), (1, 0))
+
+
 CHUNKS = 8
 """Chunks of the sequence: torchtune, modules/loss, ``CEWithChunkedOutputLoss(num_output_chunks=8)``."""
 
@@ -202,6 +211,7 @@ _LOSSES: Mapping[str, Callable[[int], _PerLogit]] = {
     "shifted": _shifted,
     "with_metrics": _with_metrics,
     "chunked": _chunked,
+    "in_place": _in_place,
 }
 
 CROSS_ENTROPY = Operation("cross-entropy", "loss")

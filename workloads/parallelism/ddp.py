@@ -79,7 +79,7 @@ class DistributedDataParallel(ReducingMethod):
             schedule,
             step.model,
             gradient_dtype=step.gradient_dtype,
-            overlap=self.overlap,
+            overlap=self.overlap and not step.software.blocking_all_reduces,
             bucket=self.bucket,
             first_bucket=self.first_bucket,
             no_sync=self.no_sync,

@@ -61,6 +61,14 @@ def test_one_half_of_a_hybrid_cube_mesh_joins_every_pair() -> None:
     assert widths == {(0, 1): 25e9, (0, 2): 25e9, (1, 3): 25e9, (0, 3): 50e9, (1, 2): 50e9, (2, 3): 50e9}
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_fewer_gpus_are_the_first_of_a_hybrid_cube_mesh(count: int) -> None:
+    whole, part = cluster("dgx1"), cluster({"preset": "dgx1", "node": {"accelerators": count}})
+    assert len(part.gpus) == count
+    for a, b in combinations(part.gpus, 2):
+        assert part.graph.has_edge(a, b) == whole.graph.has_edge(a, b)
+
+
 def test_gpus_without_a_link_communicate_over_pcie_through_no_other_gpu() -> None:
     machine = cluster("dgx1")
     for a, b in combinations(range(8), 2):
@@ -180,8 +188,10 @@ def test_two_kinds_of_node_are_numbered_through() -> None:
 
 
 def test_shapes_reject_impossible_servers() -> None:
-    with pytest.raises(ScenarioError, match="hybrid cube mesh has 8 accelerators, or 4 as one half, not 5"):
-        cluster({"node": node(accelerators=5, intra={"kind": "nvlink2", "shape": "hybrid_cube_mesh"})})
+    with pytest.raises(ScenarioError, match="hybrid cube mesh has at most 8 accelerators, not 9"):
+        cluster({"node": node(accelerators=9, intra={"kind": "nvlink2", "shape": "hybrid_cube_mesh"})})
+    with pytest.raises(ScenarioError, match=r"make 256 chips, but the node has 32; try dims \[4, 8\]"):
+        cluster({"preset": "tpu_v5e_pod", "node": {"accelerators": 32}})
     with pytest.raises(ScenarioError, match="8 accelerators"):
         cluster({"node": node(intra={"kind": "infinity_fabric", "shape": "infinity_fabric"})})
 

@@ -306,6 +306,20 @@ def test_keys_beside_the_file_override_it(tmp_path: Path) -> None:
     assert len(made.layers) == 4  # with embedding and head
 
 
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("BertForQuestionAnswering", 108_893_186),
+        ("BertForSequenceClassification", 109_483_778),
+        ("BertForMaskedLM", 109_514_298),
+    ],
+)
+def test_the_architecture_names_the_head(tmp_path: Path, name: str, count: int) -> None:
+    made = loaded(tmp_path, {**bert(12, 768, 12), "architectures": [name]}).model
+    assert made is not None
+    assert made.parameters == count
+
+
 def test_a_window_as_long_as_the_sequence_is_none(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS["mistral_7b"]))
     assert "attention_window" not in model_section(read(tmp_path / "config.json")).data

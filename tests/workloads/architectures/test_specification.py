@@ -124,7 +124,7 @@ def test_an_unknown_model_is_answered_with_the_nearest_first() -> None:
 
 def test_software_stacks() -> None:
     asynchronous = {"megatron", "megatron_2023", "megatron_core", "nanotron", "hai_llm", "megatron_core_2025"}
-    asynchronous |= {"megascale", "megascale_overlap", "megascale_pp_overlap", "xla"}
+    asynchronous |= {"megascale", "megascale_overlap", "megascale_pp_overlap", "tensorflow", "xla", "xla_gpu"}
     fused = {*asynchronous, "megatron_2021", "megatron_deepspeed", "megatron_deepspeed_2021"}
     fused |= {"ddp_compile", "fsdp_compile", "alpa", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
     fused |= {"gaudi", "internlm", "megatron_early_2021", "torchtune", "deepspeed", "megatron_core_2025", "llm_c"}
@@ -141,6 +141,7 @@ def test_software_stacks() -> None:
         "huggingface",
         "huggingface_2025",
         "huggingface_deepspeed",
+        "llama_factory",
     }
     assert set(stacks) == {"ideal", *unfused, *fused}
     assert stacks["ideal"].launch_seconds == 0.0
@@ -150,8 +151,13 @@ def test_software_stacks() -> None:
         "huggingface",
         "huggingface_2025",
         "huggingface_deepspeed",
+        "llama_factory",
         *fused,
     }
     assert {name for name, stack in stacks.items() if stack.slice_seconds} == {"megatron_deepspeed_2021"}
     assert {name for name, stack in stacks.items() if stack.async_tensor} == {"ideal", *asynchronous}
-    assert all(1e-6 <= stack.launch_seconds <= 1e-4 for name, stack in stacks.items() if name not in ("ideal", "xla"))
+    assert all(
+        1e-6 <= stack.launch_seconds <= 1e-4
+        for name, stack in stacks.items()
+        if name not in ("ideal", "xla", "xla_gpu")
+    )

@@ -16,6 +16,7 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention, Shape
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.transformer import Transformer, transformer, transformer_operators
+from clustersim.workloads.architectures.transformer_keys import TransformerSpecification
 from clustersim.workloads.operators.attentions.core_attention import CoreAttention, FlashAttention
 from clustersim.workloads.operators.model import Layer, OperatorLayer
 from clustersim.workloads.operators.sharded import WHOLE, Cut
@@ -24,6 +25,17 @@ from clustersim.workloads.parallelism.tensor import sharded
 DATA = Path(__file__).parents[3] / "../shared/data"
 
 GPT = Shape(4, 1024, 512, 50304, SelfAttention(16, 16), Mlp(4096), precision="bf16")
+
+BERT_BASE = {
+    "num_layers": 12,
+    "hidden_size": 768,
+    "num_attention_heads": 12,
+    "seq_length": 128,
+    "position_rows": 512,
+    "vocab_size": 30522,
+    "type_vocab_size": 2,
+    "embedding_norm": True,
+}
 
 COUNTS = {
     "gpt2": 124_439_808,  # Hugging Face, openai-community/gpt2 and its siblings
@@ -154,6 +166,31 @@ def test_bert_large_by_head() -> None:
     assert transformer(shape).parameters == 335_174_458  # BertForMaskedLM, without pooler
     pooler, next_sentence = 1024**2 + 1024, 2 * 1024 + 2
     assert transformer(replace(shape, head="pretraining")).parameters == 335_174_458 + pooler + next_sentence
+
+
+@pytest.mark.parametrize(("head", "count"), [("span", 108_893_186), ("classification", 109_483_778)])
+def test_bert_base_for_questions_and_classes(head: str, count: int) -> None:
+    """As huggingface's BertForQuestionAnswering and BertForSequenceClassification; no table is tied to logits."""
+    bert = TransformerSpecification(**BERT_BASE, head=head).build()
+    assert bert.parameters == count
+    assert not bert.tied_parameters
+
+
+def test_masked_positions_alone_make_logits() -> None:
+    """20 of 128 positions: 20/128 of the FLOPs of transform and logits; by default and at most all."""
+
+    def flops(predictions: int | None) -> float:
+        bert = TransformerSpecification(**BERT_BASE, head="masked_lm", max_predictions_per_seq=predictions).build()
+        return sum(kernel.flops for kernel in bert.layers[-1].forward(1))
+
+    assert flops(None) == flops(128) == 2 * 128 * 768 * (768 + 30522)
+    assert flops(20) == 2 * 20 * 768 * (768 + 30522)
+
+
+def test_predicted_positions_belong_to_masked_heads() -> None:
+    for head, predictions, why in (("span", 20, "belongs to head"), ("masked_lm", 129, "129 are more than the 128")):
+        with pytest.raises(ValueError, match=why):
+            TransformerSpecification(**BERT_BASE, head=head, max_predictions_per_seq=predictions)
 
 
 def test_gpt2_tensors_stand_in_the_order_of_registration() -> None:

@@ -43,6 +43,16 @@ def test_published_forward_flops() -> None:
     assert forward / 2 / 1e9 == pytest.approx(17.564, rel=1e-3)
 
 
+def test_class_tokens_of_a_vision_transformer() -> None:
+    """Each further one has a vector of its own and a position; without any, the positions are those of the patches."""
+    keys = {"kind": "vision", "num_layers": 12, "hidden_size": 768, "num_attention_heads": 12}
+    none, one, eight = (
+        VisionSpecification.model_validate({**keys, "class_token_length": count}).build() for count in (0, 1, 8)
+    )
+    assert one.parameters == COUNTS["vit_b_16"]
+    assert (one.parameters - none.parameters, eight.parameters - one.parameters) == (2 * 768, 7 * 2 * 768)
+
+
 def test_samples_are_images() -> None:
     made = model("vit_l_16")
     assert (made.tokens_per_sample, made.sample_bytes) == (0, 4 * 3 * 224 * 224)

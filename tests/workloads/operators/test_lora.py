@@ -388,6 +388,15 @@ def test_beside_bitsandbytes_weights_all_else_is_in_fp32():
     assert more == 2 * shape.vocab_size * shape.hidden_size + norm
 
 
+def test_a_model_of_4_bits_that_is_not_prepared_keeps_its_stream_in_16_bits():
+    """LLaMA-Factory holds only the adapters in fp32: they are cast as beside weights of 16 bits."""
+    stack = Software(adapters="fp32", kbit_training=False, fused=False)
+    packed = tuned("llama2_7b", Lora(8, EVERY, quantisation=Quantisation())).with_software(stack)
+    assert packed.shape.fp32_adapters
+    assert packed.shape.residual_precision == "bf16"
+    assert not any(tensor.copy_bytes for tensor in packed.layers[0].tensors)
+
+
 def test_megatron_has_one_adapter_for_queries_keys_and_values():
     """It holds them in one tensor, and gate and up in another: A once, B of all outputs."""
     rank, whole = 16, model("llama2_7b", "bf16").shape

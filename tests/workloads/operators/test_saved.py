@@ -300,6 +300,7 @@ HELD = {  # how: (precision, kept, held forward, held backward, moved forward, m
     "Megatron-LM, fp32": ("vocab_parallel", "fp32", 4, 0, 0, 32, 8),
     "one kernel, 16 bits": ("fused", "bf16", 4, 2, 2, 6, 6),
     "torchtune, 16 bits": ("chunked", "bf16", 2, 0, 2, 2, 4),
+    "llm.c": ("in_place", "bf16", 2, 0, 0, 6, 0),
     "llm-foundry, 16 bits": ("with_metrics", "bf16", 2, 0, 2, 2, 32),
 }
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.kernel import measured
 from clustersim.simulator.schedule.check import check
 from clustersim.simulator.schedule.ops import Collective
@@ -11,7 +12,13 @@ from clustersim.workloads.data_parallel.buckets import Weights
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.operators.operator import parameter_tensors
-from clustersim.workloads.parallelism.ddp import buckets, data_parallel, initial_broadcast
+from clustersim.workloads.parallelism._parallelism import TrainingStep
+from clustersim.workloads.parallelism.ddp import (
+    DistributedDataParallel,
+    buckets,
+    data_parallel,
+    initial_broadcast,
+)
 from clustersim.workloads.parallelism.methods.parameter_server import parameter_server
 from clustersim.workloads.parallelism.naive import naive
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
@@ -103,6 +110,16 @@ def test_without_overlap_one_all_reduce_follows_the_backward_pass():
     (op,) = collectives(schedule.programs[0])
     assert (op.nbytes, op.stream) == (4 * 31_000_000, "compute")
     assert names.index(op.name) == len(names) - 2
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_software_that_overlaps_nothing_reduces_after_the_backward_pass(blocking):
+    what = model([1_000_000], [30_000_000])
+    step = TrainingStep(what, 1, 1, software=Software(blocking_all_reduces=blocking))
+    made = DistributedDataParallel(method="ddp").apply(one_stage(what).replicate("dp", 2), step)
+    streams = {op.stream for op in collectives(made.programs[0])}
+    assert ("compute" in streams) == blocking
+    assert len(streams) == 1
 
 
 def test_one_replica_communicates_nothing():
