@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from clustersim.simulator.hardware.accelerator import FLASH_2_BACKWARD, Accelerator
-from clustersim.simulator.hardware.kernel import matmul
 from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Section
@@ -404,11 +403,3 @@ def test_attention_of_mi300x_is_that_of_flash_attention_2() -> None:
     gpu = device(GPUS, "mi300x").accelerator()
     assert gpu.attention_efficiency * gpu.peak("bf16") == pytest.approx(0.916 * 340e12, rel=0.01)
     assert gpu.attention_backward * FLASH_2_BACKWARD * gpu.peak("bf16") == pytest.approx(0.916 * 202e12, rel=0.01)
-
-
-@pytest.mark.parametrize(("name", "measured"), [("rtx_3090", 72.1), ("rtx_a6000", 95.0), ("rtx_4090", 172.0)])
-def test_products_of_8192_run_as_measured(name: str, measured: float) -> None:
-    """TFLOP/s in fp16 for seconds (mli/transformers-benchmarks, README.md); 81.3 of a 3090 Ti with a peak of 80."""
-    gpu = device(GPUS, name).accelerator().alone()
-    product = matmul(8192, 8192, 8192, precision="fp16")
-    assert product.flops / gpu.seconds([product]) / 1e12 == pytest.approx(measured, rel=0.03)
