@@ -30,7 +30,7 @@ def test_the_class_of_each_hop_is_that_of_its_route(preset: str, kinds: set[str]
     assert load.paths() == [list(way) for way in ways], "those inside a server are found once for equal places"
     crossed = Counter(link for way in ways for link in way)
     assert dict(zip(load.links.tolist(), load.crossings.tolist(), strict=True)) == crossed
-    seconds = np.arange(len(load.links)) + 1.0
+    seconds = np.arange(1.0, len(load.links) + 1)
     taken = dict(zip(load.links.tolist(), seconds.tolist(), strict=True))
     assert load.slowest(seconds).tolist() == [max(taken[link] for link in way) for way in ways]
 
