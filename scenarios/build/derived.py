@@ -296,5 +296,10 @@ def reserved_bytes(
     return {
         "context": software.context_bytes,
         "communication": sum(network.buffer_bytes(axis.groups[place[0]]) for axis, place in places if place),
-        "fragmentation": activations * software.fragmentation / (1.0 - software.fragmentation),
+        "fragmentation": fragmentation(activations, software),
     }
+
+
+def fragmentation(activations: float, software: Software) -> float:
+    """Return the bytes of the allocator's gaps between so many bytes of *activations*."""
+    return activations * software.fragmentation / (1.0 - software.fragmentation)

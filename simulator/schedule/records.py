@@ -30,7 +30,8 @@ def _copier(kind: type[Any]) -> Callable[[Any, Mapping[str, Any]], Any]:
     The copy is made as an instance of a class with the same slots that is not frozen, whose fields are plain
     assignments, and becomes one of *kind* at the end: a quarter of the time of writing past the guard of *kind*.
     """
-    unfrozen = {"__slots__": kind.__slots__, "__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
+    slots = {name: value for name, value in vars(kind).items() if name == "__slots__"}
+    unfrozen = {**slots, "__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
     known = {"new": object.__new__, "kind": kind, "open": type(kind.__name__, kind.__bases__, unfrozen)}
     lines = (f"    copy.{one.name} = record.{one.name}\n" for one in fields(kind))
     text = (

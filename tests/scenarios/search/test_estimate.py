@@ -11,7 +11,8 @@ from clustersim.scenarios.alternatives.space import Space
 from clustersim.scenarios.run.running import communicator, simulated
 from clustersim.scenarios.search.candidate_evaluation import LEVELS
 from clustersim.scenarios.search.estimator import Estimator
-from clustersim.scenarios.search.lower_bounds import kernel_seconds, least_bytes, least_seconds
+from clustersim.scenarios.search.least_memory import least_bytes
+from clustersim.scenarios.search.lower_bounds import kernel_seconds, least_seconds
 from clustersim.scenarios.search.planner import Planner
 from clustersim.scenarios.search.prices import Transfers
 from clustersim.simulator.schedule.ops import Collective, Recv, Send
