@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.derived import Derived
-from clustersim.scenarios.build.layer_probe import AGAIN, content
+from clustersim.scenarios.build.layer_probe import AGAIN
 from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.layer_sums import (
     ALMOST,
@@ -96,12 +96,13 @@ def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
 
     def seconds(phases: str, end_phases: str) -> list[float]:
         """Return the seconds of *phases* of each stage; of *end_phases* of the layers that are never recomputed."""
-        counts, first = grouped(estimator, "layers", layers, content)
-        each = {
-            key: sum(prices[key].seconds[phase] for phase in (end_phases if layer.kind in ENDS else phases))
-            for key, layer in first.items()
-        }
-        return [sum(count * each[key] for key, count in own.items()) for own in counts]
+        found = grouped(estimator, "layers", layers)
+        return found.sums(
+            {
+                key: sum(prices[key].seconds[phase] for phase in (end_phases if layer.kind in ENDS else phases))
+                for key, layer in found.first.items()
+            }
+        )
 
     def with_messages() -> _StageSeconds:
         waits = [message * crossed for crossed in _crossed(pipeline.stages, len(layers))]
@@ -146,13 +147,18 @@ def _around(estimator: Estimator, variant: BuiltScenario, stages: list[list[Laye
     times = count if "gradients" in data.sharded else 1
 
     def seconds() -> list[float]:
-        copied = (copies.kernel([Bucket(float(n * BYTES[dtype]), "")]) for n in trained_parameters(estimator, stages))
-        of_layer = attrgetter("trainable_parameters")
-        summed = (memory_bound(n * added, launches=0) for n in of_stages(estimator, "summed", stages, (), of_layer))
-        return [
-            times * gpu.kernel_seconds(once, software) + count * gpu.kernel_seconds(each, software)
-            for once, each in zip(copied, summed, strict=True)
-        ]
+        trained = trained_parameters(estimator, stages)
+        every = of_stages(estimator, "summed", stages, (), attrgetter("trainable_parameters"))
+
+        def of_stage(reduced: float, parameters: float) -> float:
+            copied, summed = (
+                copies.kernel([Bucket(reduced * BYTES[dtype], "")]),
+                memory_bound(parameters * added, launches=0),
+            )
+            return times * gpu.kernel_seconds(copied, software) + count * gpu.kernel_seconds(summed, software)
+
+        known = {sizes: of_stage(*sizes) for sizes in set(zip(trained, every, strict=True))}
+        return [known[sizes] for sizes in zip(trained, every, strict=True)]
 
     return estimator.once("around", (id(stages), copies, dtype, times, added, count, variant.stack), seconds)
 
@@ -236,25 +242,25 @@ def _exchanged(estimator: Estimator, variant: BuiltScenario, stages: list[list[L
     own = estimator.pipeline(variant.specification).stages[number]
 
     def exchanges() -> dict[str, Exchanges]:
-        counts, first = grouped(estimator, "layers", stages, content)
-        several = sum((counts[stage] for stage in own), Counter[Hashable]())
-        weights = [(count, shared_weights(first[key])) for key, count in several.items()]
+        found = grouped(estimator, "layers", stages)
+        several = sum((found.counts[found.kind[stage]] for stage in own), Counter[Hashable]())
+        weights = [(count, shared_weights(found.first[key])) for key, count in several.items()]
         sizes = {
             "all_gather": [(count, one.gathered(width)) for count, one in weights if one.parameters],
             "reduce_scatter": [
                 (count, float(one.trained.parameters * reduced)) for count, one in weights if one.trained.parameters
             ],
         }
-        found = {}
+        exchanged = {}
         for kind, each in sizes.items():
             plans = [(count, _exchange(estimator, derived, kind, size, number)) for count, size in each]
-            found[kind] = Exchanges(
+            exchanged[kind] = Exchanges(
                 sum(count * plan.alone for count, plan in plans),
                 max((plan.alone for _, plan in plans), default=0.0),
                 sum(count * plan.alone * plan.sms for count, plan in plans),
                 max((plan.sms for _, plan in plans), default=0.0),
             )
-        return found
+        return exchanged
 
     key = id(stages), number, tuple(derived.layouts[0].degrees.items()), width, reduced, id(estimator.network(derived))
     found = estimator.once("exchanges", key, exchanges)
