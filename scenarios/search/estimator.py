@@ -139,14 +139,14 @@ class Estimator:
         """
         micro_batches = variant.derived.micro_batches
         numbers = self._few(variant) or (micro_batches,)
-        last = self._schedule(variant, numbers[-1])
+        last = self.schedule(variant, numbers[-1])
         network = self.network(variant.derived)
         need = memory_need(variant, last, network=network.communicator)
         if need.nbytes > within:
             return Estimate(None, need)
         seconds = self._timeline(last, variant).step_time
         if len(numbers) > 1:
-            first = self._timeline(self._schedule(variant, numbers[0]), variant).step_time
+            first = self._timeline(self.schedule(variant, numbers[0]), variant).step_time
             more = (micro_batches - numbers[1]) / (numbers[1] - numbers[0])
             seconds += more * (seconds - first)
         return Estimate(seconds, need)
@@ -169,7 +169,7 @@ class Estimator:
         key = parallelism.schedule, parallelism.pp, parallelism.virtual_stages, recompute
         return self.once("pipeline", key, lambda: pipeline_facts(parallelism, recompute))
 
-    def _schedule(self, variant: BuiltScenario, micro_batches: int) -> Schedule:
+    def schedule(self, variant: BuiltScenario, micro_batches: int) -> Schedule:
         """Return the schedule of priced layers with so many micro-batches."""
         return schedule_of_share(
             variant.specification,
