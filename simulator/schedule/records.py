@@ -32,7 +32,7 @@ def _copier(kind: type[Any]) -> Callable[[Any, Mapping[str, Any]], Any]:
     """
     slots = {name: value for name, value in vars(kind).items() if name == "__slots__"}
     unfrozen = {**slots, "__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
-    known = {"new": object.__new__, "kind": kind, "open": type(kind.__name__, kind.__bases__, unfrozen)}
+    known: dict[str, Any] = {"new": object.__new__, "kind": kind, "open": type(kind.__name__, kind.__bases__, unfrozen)}
     lines = (f"    copy.{one.name} = record.{one.name}\n" for one in fields(kind))
     text = (
         "def copier(record, values):\n"
