@@ -122,7 +122,7 @@ def derive(specification: Specification, cluster: Cluster, document: Document, t
             path = ("simulation", *long, "stragglers", place, "rank")
             raise document.error(path, f"there is no rank {straggler.rank}; ranks go from 0 to {ranks - 1}")
     used = set(gpus)
-    idle = tuple(gpu for gpu in cluster.gpus if gpu not in used)
+    idle = tuple(gpu for gpu in cluster.gpus if gpu not in used) if len(used) < gpu_count else ()
     beside = tuple(filter(None, (part.described for part in specification.parallelism.parts.values())))
     sizes, first = (micro_batch_size, micro_batches), cluster.accelerator(gpus[0])
     return Derived(gpu_count, degree_of, rank_layouts, *sizes, gpus + hosts, idle, by_stage, beside, first)
@@ -306,5 +306,10 @@ def reserved_bytes(
     return {
         "context": software.context_bytes,
         "communication": sum(network.buffer_bytes(axis.groups[place[0]]) for axis, place in places if place),
-        "fragmentation": activations * software.fragmentation / (1.0 - software.fragmentation),
+        "fragmentation": fragmentation(activations, software),
     }
+
+
+def fragmentation(activations: float, software: Software) -> float:
+    """Return the bytes of the allocator's gaps between so many bytes of *activations*."""
+    return activations * software.fragmentation / (1.0 - software.fragmentation)

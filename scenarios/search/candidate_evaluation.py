@@ -22,7 +22,8 @@ from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.run import running
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.estimator import Estimator
-from clustersim.scenarios.search.lower_bounds import kernel_seconds, least_bytes, least_seconds
+from clustersim.scenarios.search.least_memory import least_bytes
+from clustersim.scenarios.search.lower_bounds import kernel_seconds, least_seconds
 from clustersim.scenarios.specification.plan import PlanSection
 from clustersim.simulator.engine_choice import numba_fault
 from clustersim.simulator.reading.dataclass import dataclass

@@ -13,8 +13,9 @@ Facts of a pipeline order that do not depend on the number of micro-batches.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from math import inf
 from typing import Any, TypeVar, cast
 
@@ -36,7 +37,7 @@ from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.matching import Matching
-from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.pipeline_order import Action, Order
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.operators.model import Layer, Model
@@ -53,8 +54,9 @@ class PipelineFacts:
     """What of a pipeline order does not depend on the number of micro-batches.
 
     *stages*: those of each rank. *in_flight*: the most forward passes of each rank without the end of their backward
-    passes. *phases* of a micro-batch; *splits*: backward passes are divided into I and W. *grows*: the more
-    micro-batches, the more are in flight. *asynchronous*: it updates weights within a batch.
+    passes. *phases* of a micro-batch without recomputation; *splits*: backward passes are divided into I and W.
+    *grows*: the more micro-batches, the more are in flight. *asynchronous*: it updates weights within a batch. *kept*:
+    by stage that the order recomputes, how many micro-batches are not recomputed.
     """
 
     stages: Sequence[Sequence[int]]
@@ -63,6 +65,7 @@ class PipelineFacts:
     splits: bool
     grows: bool
     asynchronous: bool = False
+    kept: Mapping[int, int] = field(default_factory=dict)
 
 
 def pipeline_facts(parallelism: ParallelismSection, recompute: bool) -> PipelineFacts:
@@ -72,15 +75,22 @@ def pipeline_facts(parallelism: ParallelismSection, recompute: bool) -> Pipeline
     except ScheduleError:
         # an order for another number of micro-batches; the schedule will tell
         return PipelineFacts([[0]], [0], "FB", False, True)
-    phases = {action.phase for row in few.rows for action in row} & set("FBIWR")
+    phases = {action.phase for row in few.rows for action in row} & set("FBIW")
     return PipelineFacts(
         [sorted({action.stage for action in row}) for row in few.rows],
         [_in_flight(row) for row in few.rows],
-        "".join(sorted(phases)).replace("R", "F"),
+        "".join(sorted(phases)),
         "I" in phases,
         max(map(_in_flight, more.rows)) > max(map(_in_flight, few.rows)),
         few.asynchronous,
+        dict(_kept(few).items() & _kept(more).items()),
     )
+
+
+def _kept(order: Order) -> dict[int, int]:
+    """Return by stage that *order* recomputes how many forward passes are not run again."""
+    forward, again = (Counter(a.stage for row in order.rows for a in row if a.phase == phase) for phase in "FR")
+    return {stage: forward[stage] - count for stage, count in again.items()}
 
 
 def _in_flight(row: Sequence[Action]) -> int:
@@ -129,14 +139,14 @@ class Estimator:
         """
         micro_batches = variant.derived.micro_batches
         numbers = self._few(variant) or (micro_batches,)
-        last = self._schedule(variant, numbers[-1])
+        last = self.schedule(variant, numbers[-1])
         network = self.network(variant.derived)
         need = memory_need(variant, last, network=network.communicator)
         if need.nbytes > within:
             return Estimate(None, need)
         seconds = self._timeline(last, variant).step_time
         if len(numbers) > 1:
-            first = self._timeline(self._schedule(variant, numbers[0]), variant).step_time
+            first = self._timeline(self.schedule(variant, numbers[0]), variant).step_time
             more = (micro_batches - numbers[1]) / (numbers[1] - numbers[0])
             seconds += more * (seconds - first)
         return Estimate(seconds, need)
@@ -159,7 +169,7 @@ class Estimator:
         key = parallelism.schedule, parallelism.pp, parallelism.virtual_stages, recompute
         return self.once("pipeline", key, lambda: pipeline_facts(parallelism, recompute))
 
-    def _schedule(self, variant: BuiltScenario, micro_batches: int) -> Schedule:
+    def schedule(self, variant: BuiltScenario, micro_batches: int) -> Schedule:
         """Return the schedule of priced layers with so many micro-batches."""
         return schedule_of_share(
             variant.specification,

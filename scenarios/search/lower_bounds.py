@@ -1,38 +1,41 @@
-"""Lower bounds of step time and memory, from priced layers alone, so that few candidates need a schedule."""
+"""Lower bounds of the step time, from priced layers alone, so that few candidates need a schedule."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Hashable, Sequence
 from math import inf
+from operator import attrgetter
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.derived import Derived
-from clustersim.scenarios.build.layer_probe import AGAIN, content
-from clustersim.scenarios.build.schedule import gradient_dtype
+from clustersim.scenarios.build.layer_probe import AGAIN
 from clustersim.scenarios.search.estimator import Estimator
-from clustersim.scenarios.specification.memory_saving import Offload
-from clustersim.simulator.hardware.kernel import BYTES
+from clustersim.scenarios.search.layer_sums import (
+    ALMOST,
+    dtype_of_gradients,
+    grouped,
+    of_stages,
+    shared_weights,
+    trained_parameters,
+)
+from clustersim.simulator.hardware.kernel import BYTES, memory_bound
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.mesh import Axis
 from clustersim.simulator.schedule.ops import Collective
-from clustersim.workloads.data_parallel.buckets import Bucket, Weights
+from clustersim.workloads.data_parallel.buckets import NO_COPIES, Bucket
+from clustersim.workloads.data_parallel.gradients import accumulated_bytes
 from clustersim.workloads.memory.compute import PIPELINE
-from clustersim.workloads.memory.optimizer import resident_states
 from clustersim.workloads.operators.model import Layer
 from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.operators.stages import ENDS
-
-ALMOST = 1 - 1e-9
-"""Factor on a lower bound, so that it stays one if sums are rounded."""
 
 
 def kernel_seconds(estimator: Estimator, variant: BuiltScenario) -> float:
     """Return a lower bound of the estimated step time from kernels alone: it needs no simulation.
 
-    It is that of `least_seconds` without launches and exchanges.
+    It is that of `least_seconds` without launches and exchanges, but with the host's time for messages.
     """
     return _least_seconds(estimator, variant, computing=True)
 
@@ -52,13 +55,15 @@ def _least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
     if pipeline.asynchronous or derived.by_stage:
         return 0.0
     layers = estimator.stages(estimator.share(variant), variant.specification.parallelism)
-    of_stages, copies = _stage_seconds(estimator, variant, computing=computing), _copies(estimator, variant, layers)
+    seconds, around = _stage_seconds(estimator, variant, computing=computing), _around(estimator, variant, layers)
     least = 0.0
     for number, stages in enumerate(pipeline.stages):
         first = min(stages)
-        outside = sum(of_stages.forwards[:first]) + sum(of_stages.backwards[:first])
-        busy = derived.micro_batches * sum(of_stages.totals[stage] for stage in stages)
-        busy += sum(copies[stage] for stage in stages)
+        outside = sum(seconds.forwards[:first]) + sum(seconds.backwards[:first])
+        busy = derived.micro_batches * sum(seconds.totals[stage] for stage in stages)
+        busy += sum(around[stage] for stage in stages)
+        again = ((stage, derived.micro_batches - kept) for stage, kept in pipeline.kept.items() if stage in stages)
+        busy += sum(count * seconds.again[stage] for stage, count in again)
         beside = NOTHING if computing else _exchanged(estimator, variant, layers, number)
         least = max(least, outside + busy, beside.gathering, outside * beside.left + busy + beside.lost)
     return (least + _after(estimator, variant, computing=computing)) * ALMOST
@@ -66,11 +71,15 @@ def _least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
 
 @dataclass(frozen=True, slots=True)
 class _StageSeconds:
-    """The seconds of a micro-batch on each stage: *forwards*; *backwards*, 0 if they are split; and all, *totals*."""
+    """The seconds of a micro-batch on each stage: *forwards*; *backwards*, 0 if they are split; and all, *totals*.
+
+    *again*: those of a whole forward pass without a message.
+    """
 
     forwards: Sequence[float]
     backwards: Sequence[float]
     totals: Sequence[float]
+    again: Sequence[float]
 
 
 def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> _StageSeconds:
@@ -81,42 +90,77 @@ def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
     prices = estimator.computing(variant) if computing else estimator.prices(variant)
     method = "" if parallelism.recomputes_stages else training.recompute_method
     again = {"full": "F", "selective": AGAIN, "operators": AGAIN}.get(method, "")
-    layers = estimator.stages(share, parallelism)
+    layers, message = estimator.stages(share, parallelism), 0.0
+    if share.optimizer_seconds is None:
+        message = variant.software.host_seconds_per_message
 
     def seconds(phases: str, end_phases: str) -> list[float]:
         """Return the seconds of *phases* of each stage; of *end_phases* of the layers that are never recomputed."""
-        counts, first = _alike(estimator, "layers", layers, content)
-        each = {
-            key: sum(prices[key].seconds[phase] for phase in (end_phases if layer.kind in ENDS else phases))
-            for key, layer in first.items()
-        }
-        return [sum(count * each[key] for key, count in own.items()) for own in counts]
+        found = grouped(estimator, "layers", layers)
+        return found.sums(
+            {
+                key: sum(prices[key].seconds[phase] for phase in (end_phases if layer.kind in ENDS else phases))
+                for key, layer in found.first.items()
+            }
+        )
 
-    def of_stages() -> _StageSeconds:
-        backward = "" if pipeline.splits else "B"
-        totals = seconds(pipeline.phases + again, pipeline.phases)
-        return _StageSeconds(seconds("F", "F"), seconds(backward, backward), totals)
+    def with_messages() -> _StageSeconds:
+        waits = [message * crossed for crossed in _crossed(pipeline.stages, len(layers))]
+        ahead, back = [0.0, *waits], [*waits, 0.0]
+        forwards = seconds("F", "F")
+        return _StageSeconds(
+            _sums(forwards, ahead),
+            [0.0] * len(back) if pipeline.splits else _sums(seconds("B", "B"), back),
+            _sums(seconds(pipeline.phases + again, pipeline.phases), ahead, back),
+            forwards,
+        )
 
-    return estimator.once("stage seconds", (id(layers), id(prices), pipeline.phases, pipeline.splits, again), of_stages)
+    key = id(layers), id(prices), id(pipeline), again, message
+    return estimator.once("stage seconds", key, with_messages)
 
 
-def _copies(estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer]]) -> Sequence[float]:
-    """Return the seconds of each of *stages* in a step for the kernels around the reductions of its gradients."""
+def _crossed(own: Sequence[Sequence[int]], count: int) -> list[bool]:
+    """Return for each of *count* stages but the first whether another rank has the stage before; *own*: by rank."""
+    rank = {stage: number for number, stages in enumerate(own) for stage in stages}
+    return [rank.get(stage, 0) != rank.get(stage - 1, 0) for stage in range(1, count)]
+
+
+def _sums(*columns: Sequence[float]) -> list[float]:
+    return [sum(row) for row in zip(*columns, strict=True)]
+
+
+def _around(estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer]]) -> Sequence[float]:
+    """Return the seconds of each of *stages* in a step for kernels around gradients.
+
+    They sum those of micro-batches, and copy them around reductions. What is done for all layers of a stage is counted
+    as one kernel: that takes least.
+    """
     derived, data, software = variant.derived, variant.specification.parallelism.data, variant.software
-    share = estimator.share(variant)
-    dtype = _gradient_dtype(estimator, variant)
-    copies = data.copies(share, software, dtype)
-    if derived.replicas == 1 or not copies.passes:
+    share, dtype, count = estimator.share(variant), dtype_of_gradients(estimator, variant), derived.micro_batches
+    copies = data.copies(share, software, dtype) if derived.replicas > 1 else NO_COPIES
+    added = 0.0
+    if data.whole_gradients and share.optimizer_seconds is None:
+        added = accumulated_bytes(software.accumulation, share.precision, dtype, count)
+    if not (copies.passes or added):
         return [0.0] * len(stages)
     gpu = estimator.network(derived).communicator.cluster.accelerator(derived.devices[0])
-    times = derived.micro_batches if "gradients" in data.sharded else 1
+    times = count if "gradients" in data.sharded else 1
 
     def seconds() -> list[float]:
-        buckets = [Bucket(float(elements * BYTES[dtype]), "") for elements in _trained(estimator, stages)]
-        # all buckets of a stage are as one: that takes least
-        return [times * gpu.kernel_seconds(copies.kernel([bucket]), software) for bucket in buckets]
+        trained = trained_parameters(estimator, stages)
+        every = of_stages(estimator, "summed", stages, (), attrgetter("trainable_parameters"))
 
-    return estimator.once("copies", (id(stages), copies, dtype, times, variant.stack), seconds)
+        def of_stage(reduced: float, parameters: float) -> float:
+            copied, summed = (
+                copies.kernel([Bucket(reduced * BYTES[dtype], "")]),
+                memory_bound(parameters * added, launches=0),
+            )
+            return times * gpu.kernel_seconds(copied, software) + count * gpu.kernel_seconds(summed, software)
+
+        known = {sizes: of_stage(*sizes) for sizes in set(zip(trained, every, strict=True))}
+        return [known[sizes] for sizes in zip(trained, every, strict=True)]
+
+    return estimator.once("around", (id(stages), copies, dtype, times, added, count, variant.stack), seconds)
 
 
 def _after(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> float:
@@ -139,10 +183,8 @@ def _after(estimator: Estimator, variant: BuiltScenario, *, computing: bool = Fa
 
     def seconds() -> float:
         """Return those of the rank with the least; a bucket takes no less time than its share of all bytes at once."""
-        tensors = _of_stages(
-            estimator, "tensors", stages, (), lambda layer: sum(one.trainable for one in layer.tensors)
-        )
-        trained = _trained(estimator, stages)
+        tensors = of_stages(estimator, "tensors", stages, (), lambda layer: sum(one.trainable for one in layer.tensors))
+        trained = trained_parameters(estimator, stages)
         least = inf
         for number, of_rank in enumerate(own):
             found = per_tensor * sum(tensors[stage] for stage in of_rank)
@@ -156,26 +198,9 @@ def _after(estimator: Estimator, variant: BuiltScenario, *, computing: bool = Fa
     return software.load_seconds + estimator.once("after", key, seconds)
 
 
-def _trained(estimator: Estimator, stages: list[list[Layer]]) -> list[float]:
-    """Return how many parameters of each of *stages* replicas share and train."""
-    return _of_stages(estimator, "trained", stages, (), lambda layer: _reduced(layer).trained.parameters)
-
-
-def _reduced(layer: Layer) -> Weights:
-    """Return the weights of *layer* that replicas share."""
-    return Weights(layer.name, layer.tensors).over(REPLICAS)
-
-
 def _widths(estimator: Estimator, variant: BuiltScenario) -> tuple[int, int]:
     """Return the bytes of an element of the parameters, and of the gradients."""
-    return BYTES[estimator.share(variant).precision], BYTES[_gradient_dtype(estimator, variant)]
-
-
-def _gradient_dtype(estimator: Estimator, variant: BuiltScenario) -> str:
-    """Return the number format of the gradients."""
-    training, data = variant.specification.training, variant.specification.parallelism.data
-    assert training is not None
-    return gradient_dtype(training, data, variant.software) or estimator.share(variant).precision
+    return BYTES[estimator.share(variant).precision], BYTES[dtype_of_gradients(estimator, variant)]
 
 
 def _exchange(estimator: Estimator, derived: Derived, kind: str, nbytes: float, number: int) -> TransferPlan:
@@ -217,25 +242,25 @@ def _exchanged(estimator: Estimator, variant: BuiltScenario, stages: list[list[L
     own = estimator.pipeline(variant.specification).stages[number]
 
     def exchanges() -> dict[str, Exchanges]:
-        counts, first = _alike(estimator, "layers", stages, content)
-        several = sum((counts[stage] for stage in own), Counter[Hashable]())
-        weights = [(count, _reduced(first[key])) for key, count in several.items()]
+        found = grouped(estimator, "layers", stages)
+        several = sum((found.counts[found.kind[stage]] for stage in own), Counter[Hashable]())
+        weights = [(count, shared_weights(found.first[key])) for key, count in several.items()]
         sizes = {
             "all_gather": [(count, one.gathered(width)) for count, one in weights if one.parameters],
             "reduce_scatter": [
                 (count, float(one.trained.parameters * reduced)) for count, one in weights if one.trained.parameters
             ],
         }
-        found = {}
+        exchanged = {}
         for kind, each in sizes.items():
             plans = [(count, _exchange(estimator, derived, kind, size, number)) for count, size in each]
-            found[kind] = Exchanges(
+            exchanged[kind] = Exchanges(
                 sum(count * plan.alone for count, plan in plans),
                 max((plan.alone for _, plan in plans), default=0.0),
                 sum(count * plan.alone * plan.sms for count, plan in plans),
                 max((plan.sms for _, plan in plans), default=0.0),
             )
-        return found
+        return exchanged
 
     key = id(stages), number, tuple(derived.layouts[0].degrees.items()), width, reduced, id(estimator.network(derived))
     found = estimator.once("exchanges", key, exchanges)
@@ -257,110 +282,3 @@ class Exchanges:
     longest: float
     held: float
     sms: float
-
-
-def least_bytes(estimator: Estimator, variant: BuiltScenario) -> float:
-    """Return a lower bound of the memory of the tightest GPU: states, and activations of the passes in flight."""
-    pipeline = estimator.pipeline(variant.specification)
-    states, kept = _states(estimator, variant), _saved(estimator, variant)
-    least = 0.0
-    for stages, in_flight in zip(pipeline.stages, pipeline.in_flight, strict=True):
-        passes = min(in_flight, variant.derived.micro_batches * len(stages))
-        held = sum(states[stage] for stage in stages)
-        least = max(least, held + passes * min(kept[stage] for stage in stages))
-    return (least + variant.software.context_bytes) * ALMOST
-
-
-def _states(estimator: Estimator, variant: BuiltScenario) -> list[float]:
-    """Return the bytes of states that a GPU holds of each stage; equal layers share their tensors."""
-    parallelism, training, derived = variant.specification.parallelism, variant.specification.training, variant.derived
-    assert training is not None
-    share, data = estimator.share(variant), parallelism.data
-    layers = estimator.stages(share, parallelism)
-    dtype, divided = gradient_dtype(training, data, variant.software), tuple(data.sharded)
-    on_gpu, rule = _shares_on_gpu(training.offload), training.update_rule
-    # states are divided over all ranks with the same weights: those that share a sequence too
-    equal = derived.replicas * derived.degree("cp")
-
-    def of_layer(layer: Layer) -> float:
-        held = resident_states(layer.tensors, rule, share.precision, dtype)
-        return sum(on_gpu[name] * nbytes / (equal if name in divided else 1) for name, nbytes in held.items())
-
-    key = dtype, divided, tuple(on_gpu.values()), rule, equal
-    return _of_stages(estimator, "states", layers, key, of_layer)
-
-
-def _saved(estimator: Estimator, variant: BuiltScenario) -> list[float]:
-    """Return the bytes that a forward pass of each stage keeps at least."""
-    parallelism, training, size = variant.specification.parallelism, variant.specification.training, variant.derived
-    assert training is not None
-    share, how, samples = estimator.share(variant), training.recompute_method, size.micro_batch_size
-    layers = estimator.stages(share, parallelism)
-    if training.offload is not None and training.offload.activations != "none":
-        return [0.0] * len(layers)
-    before = dict(zip([layer.name for layer in share.layers[1:]], share.layers, strict=False))
-
-    def of_layer(layer: Layer) -> float:
-        return _kept(layer, before.get(layer.name), how, samples)
-
-    def alike(layer: Layer) -> Hashable:
-        """Return a key of the layer and of the one before it, whose output full recomputation keeps."""
-        return content(layer), content(before[layer.name]) if layer.name in before else None
-
-    return _of_stages(estimator, "saved", layers, (how, samples), of_layer, alike)
-
-
-def _of_stages(
-    estimator: Estimator,
-    what: str,
-    stages: list[list[Layer]],
-    on: Hashable,
-    of_layer: Callable[[Layer], float],
-    alike: Callable[[Layer], Hashable] = content,
-) -> list[float]:
-    """Return the sum of *of_layer* over each of *stages*, of layers that are *alike* found once.
-
-    *on*: what it depends on beside the layers.
-    """
-
-    def sums() -> list[float]:
-        counts, first = _alike(estimator, what, stages, alike)
-        each = {key: of_layer(layer) for key, layer in first.items()}
-        return [sum(count * each[key] for key, count in own.items()) for own in counts]
-
-    return estimator.once(what, (id(stages), on), sums)
-
-
-def _alike(
-    estimator: Estimator, what: str, stages: list[list[Layer]], alike: Callable[[Layer], Hashable]
-) -> tuple[list[Counter[Hashable]], dict[Hashable, Layer]]:
-    """Return how many layers of each key each stage has, and the first layer of each key; found once for *what*."""
-
-    def counted() -> tuple[list[Counter[Hashable]], dict[Hashable, Layer]]:
-        keys = [[alike(layer) for layer in own] for own in stages]
-        named = zip(chain.from_iterable(keys), chain.from_iterable(stages), strict=True)
-        first: dict[Hashable, Layer] = {}
-        for key, layer in named:
-            first.setdefault(key, layer)
-        return [Counter(own) for own in keys], first
-
-    return estimator.once("alike", (what, id(stages)), counted)
-
-
-def _shares_on_gpu(offload: Offload | None) -> Mapping[str, float]:
-    """Return the share of each category of states that stays on the GPU."""
-    kept = 1.0 - offload.optimizer_fraction if offload else 1.0
-    return {
-        name: kept if offload and getattr(offload, name) != "gpu" else 1.0
-        for name in ("parameters", "gradients", "optimizer")
-    }
-
-
-def _kept(layer: Layer, previous: Layer | None, recompute: str, samples: int) -> float:
-    """Return the bytes that the forward pass of *layer* over *samples* keeps at least."""
-    if recompute not in ("none", "selective", "operators", "full"):
-        return 0.0
-    if recompute == "full" and layer.kind not in ENDS:
-        return previous.input_bytes_of_next(samples) if previous else 0.0
-    again = recompute in ("selective", "operators")
-    return layer.activation_bytes(samples) - (layer.recomputable_bytes(samples) if again else 0.0)

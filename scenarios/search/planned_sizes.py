@@ -13,7 +13,7 @@ from typing import Any, Literal
 from clustersim.scenarios.alternatives.space import Space
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.scenario import Scenario
-from clustersim.scenarios.search.lower_bounds import ALMOST
+from clustersim.scenarios.search.layer_sums import ALMOST
 from clustersim.scenarios.search.planner import Judged, Planner, Unwatched, Watch
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError

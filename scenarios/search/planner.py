@@ -351,26 +351,34 @@ class Planner:
     ) -> list[Candidate]:
         """Return so many candidates, the best by estimate; fewer if there are no more with an estimate up to *below*.
 
-        *among*: open candidates, by default all.
+        *among*: open candidates, by default all. Those that have been estimated before set the limit for the others.
         """
         whole = among is None
         if among is None:
             among = self.open
             self.watch.begin(f"estimating the best of {len(among):,} candidates")
-        left, fitting = self.frontier(among), list[tuple[float, Candidate]]()
+        number = {one.key: place for place, one in enumerate(among)}
+        fitting = list[tuple[float, int, Candidate]]()
+
+        def add(some: Iterable[Candidate]) -> None:
+            """Add those of *some* that fit, by estimate and, of equal ones, in the order of *among*."""
+            for one in some:
+                priced = self.journal.estimated[one.key]
+                if priced.seconds is not None and not self.kind(one) and self._estimated(priced) <= below:
+                    fitting.append((self._estimated(priced), number[one.key], one))
+
+        add(one for one in among if one.key in self.journal.estimated)
+        left = self.frontier([one for one in among if one.key not in self.journal.estimated])
         while True:
-            worst = sorted(value for value, _ in fitting)[wanted - 1] if len(fitting) >= wanted else below
+            worst = sorted(fitting)[wanted - 1][0] if len(fitting) >= wanted else below
             some = left.take(ROUND, worst)
             if not some:
                 break
             if whole:
                 self.watch.expect(-(-(len(some) + left.count(worst)) // ESTIMATED_AT_ONCE))
             self.estimate(some)
-            for one in some:
-                priced = self.journal.estimated[one.key]
-                if priced.seconds is not None and self._estimated(priced) <= below:
-                    fitting.append((self._estimated(priced), one))
-        return [one for _, one in sorted(fitting, key=lambda pair: pair[0])[:wanted]]
+            add(some)
+        return [one for _, _, one in sorted(fitting)[:wanted]]
 
     def rejected(self) -> dict[str, list[Candidate]]:
         """Return the rejected candidates by kind."""

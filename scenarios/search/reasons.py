@@ -96,13 +96,9 @@ class Reasons:
         rejected.sort(key=lambda one: bounds[one.key].nbytes)
         near = self.planner.maybe_faster(rejected, self.best.seconds, LOOKED_AT)
         beside = [one.candidate for one in neighbours if one.judged and one.judged.result["need_bytes"] > self.capacity]
-        self.planner.estimate(near, within=inf)
-        estimated = self.planner.journal.estimated
-        timed = [one for one in {one.key: one for one in [*near, *beside]}.values() if estimated[one.key].seconds]
-        timed = [one for one in timed if (estimated[one.key].seconds or inf) < self.best.seconds]
-        if not timed:
+        nearest = self._least_memory([*near, *beside], self.best.seconds)
+        if nearest is None:
             return None
-        nearest = min(timed, key=lambda one: estimated[one.key].nbytes)
         judged = self.planner.simulate([nearest])[0]
         change = words(nearest.differences(self.best.candidate))
         return Neighbour(nearest, change, judged) if judged.seconds < self.best.seconds else None
@@ -129,23 +125,30 @@ class Reasons:
         """Return the candidate that needs least of those that would be faster than the best; else of all."""
         near = sorted(rejected, key=lambda one: self.planner.bounds[one.key].nbytes)
         some = self.planner.maybe_faster(near, self.best.seconds, LOOKED_AT) or near[:LOOKED_AT]
-        self.planner.estimate(some, within=inf)
-        return min(some, key=lambda one: self.planner.journal.estimated[one.key].nbytes)
+        return self._least_memory(some) or some[0]
+
+    def _least_memory(self, some: Sequence[Candidate], below: float = inf) -> Candidate | None:
+        """Return the candidate of *some* that needs least memory by estimate; None if none takes less than *below* s.
+
+        They are estimated in the order of their bounds, until no bound is below the least estimate.
+        """
+        bounds, least, nearest = self.planner.bounds, inf, None
+        for one in sorted(some, key=lambda one: bounds[one.key].nbytes):
+            if bounds[one.key].nbytes >= least:
+                break
+            self.planner.estimate([one], within=inf)
+            priced = self.planner.journal.estimated[one.key]
+            if priced.seconds is not None and priced.seconds < below and priced.nbytes < least:
+                least, nearest = priced.nbytes, one
+        return nearest
 
     def _fix(self, candidate: Candidate) -> Neighbour | None:
         """Return the fastest candidate that is not rejected and differs from *candidate* in one key."""
         others = [one for one in self.planner.candidates if one.distance(candidate) == 1]
         others = [one for one in others if not self.planner.kind(one)]
-        others = self.planner.by_seconds(others).take(LOOKED_AT)
-        self.planner.estimate(others)
-        timed = [
-            (seconds, one)
-            for one in others
-            if not self.planner.kind(one) and (seconds := self.planner.journal.estimated[one.key].seconds) is not None
-        ]
-        if not timed:
+        fastest = self.planner.fastest(self.planner.by_seconds(others).take(LOOKED_AT))
+        if fastest is None:
             return None
-        fastest = min(timed, key=lambda pair: pair[0])[1]
         change = words(fastest.differences(candidate))
         return Neighbour(fastest, change, self.planner.simulate([fastest])[0])
 

@@ -91,12 +91,13 @@ class TemplatedOps(Sequence[Op]):
     @classmethod
     def from_columns(cls, templates: Sequence[tuple[Op, ...]], which: Numbers, micro_batches: Numbers) -> TemplatedOps:
         """Build from columns. *templates* may be in any order and include unused ones."""
-        used, first = np.unique(which, return_index=True)
-        in_use = used[first.argsort()]
-        place = np.zeros(len(templates), np.int64)
-        place[in_use] = range(len(in_use))
+        used = list(dict.fromkeys(which.tolist()))
+        if used != list(range(len(templates))):
+            place = np.zeros(len(templates), np.int64)
+            place[used] = range(len(used))
+            which = place[which]
         made = cls.__new__(cls)
-        made._keep(tuple(templates[number] for number in in_use), place[which], micro_batches)
+        made._keep(tuple(templates[number] for number in used), which, micro_batches)
         return made
 
     def _keep(self, templates: tuple[tuple[Op, ...], ...], which: Numbers, micro_batches: Numbers) -> None:

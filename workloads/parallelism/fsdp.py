@@ -7,6 +7,7 @@ reduce-scattered after it, in every micro-batch. Zhao et al., "PyTorch FSDP", VL
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from math import inf
 from typing import Literal
 
 from clustersim.simulator.hardware.accelerator import Software
@@ -19,7 +20,7 @@ from clustersim.workloads.data_parallel.parameter_gathers import PLAIN, Gatherin
 from clustersim.workloads.data_parallel.sharded_states import STATES, GroupSizes, check_hybrid, with_hybrid_axes
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.operator import REPLICAS
-from clustersim.workloads.parallelism._parallelism import ReducingMethod, TrainingStep
+from clustersim.workloads.parallelism._parallelism import MOST_BUCKETS, ReducingMethod, TrainingStep
 from clustersim.workloads.parallelism._sharding import Sharding, reduction_of
 
 
@@ -52,6 +53,12 @@ class FullyShardedDataParallel(ReducingMethod):
     def copies(self, model: Model, software: Software, dtype: str) -> BucketCopies:
         """Those of the units of *software*."""
         return copies(_units(model, software), model.precision, dtype)
+
+    def most_buffers(self, largest: float, precision: str, software: Software, dtype: str) -> float:
+        """Gathers of the layer in use, of those ahead and of one that ends; and `MOST_BUCKETS` of one layer each."""
+        if not self.least_exchanges:
+            return inf
+        return largest * ((self.prefetch + 2) * BYTES[precision] + MOST_BUCKETS * BYTES[dtype])
 
     @property
     def whole_gradients(self) -> bool:

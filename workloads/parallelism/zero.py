@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -67,7 +68,12 @@ from clustersim.workloads.data_parallel.sharded_states import (
 from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.operators.operator import REPLICAS, ParameterTensor
-from clustersim.workloads.parallelism._parallelism import Parallelism, ReducingMethod, TrainingStep
+from clustersim.workloads.parallelism._parallelism import (
+    MOST_BUCKETS,
+    Parallelism,
+    ReducingMethod,
+    TrainingStep,
+)
 from clustersim.workloads.parallelism._sharding import Sharding, Updates, reduction_of
 from clustersim.workloads.reductions.all_reduce import all_reduce
 
@@ -151,6 +157,15 @@ class Zero(ReducingMethod):
     def copies(self, model: Model, software: Software, dtype: str) -> BucketCopies:
         """Those of *software*, up to stage 2."""
         return bucket_copies(software, model) if "parameters" not in self.sharded else NO_COPIES
+
+    def most_buffers(self, largest: float, precision: str, software: Software, dtype: str) -> float:
+        """`MOST_BUCKETS`, unless they are parts of the gradients; in stage 3 gathers of the layer in use, of the one
+        ahead and of one that ends."""
+        if self.groups is not None or self.compression:
+            return inf
+        bucket = max(self.bucket or BUCKET_ELEMENTS * BYTES[dtype], largest * BYTES[dtype])
+        buckets = 0.0 if _in_place(software, self.stage) else MOST_BUCKETS * bucket
+        return buckets + (3.0 * largest * BYTES[precision] if self.stage == 3 else 0.0)
 
     @property
     def broadcasts(self) -> bool:
@@ -298,8 +313,12 @@ def _as_in(stack: Software, stage: int, sharding: Sharding) -> Sharding:
         return replace(sharding, slice_seconds=stack.slice_seconds)
     ahead: Updates = "ahead" if stack.gather_ahead else "gathered"
     updated: Updates = "broadcast" if stack.zero_parameters == "broadcast" else ahead
-    in_place = stage < 2 and stack.gradient_buffers in ("none", "half", "averaged")
-    return replace(sharding, in_place=in_place, updated=updated)
+    return replace(sharding, in_place=_in_place(stack, stage), updated=updated)
+
+
+def _in_place(stack: Software, stage: int) -> bool:
+    """True if the buckets of *stage* are parts of the gradients under *stack*."""
+    return stage < 2 and stack.gradient_buffers in ("none", "half", "averaged")
 
 
 def zero_buckets(layers: Sequence[Weights], gradient_dtype: str, size: float, over: str = REPLICAS) -> list[Bucket]:

@@ -41,7 +41,7 @@ def job(search: dict[str, Any] | None = None, **changes: Any) -> Scenario:
         "plan": {"search": search} if search else {},
     }
     for key, value in changes.items():
-        data[key] = {**data[key], **value} if isinstance(value, dict) and key in data else value
+        data[key] = {**data[key], **value} if isinstance(value, dict) and isinstance(data.get(key), dict) else value
     return Scenario.model_validate(data)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,8 @@ from clustersim.scenarios.alternatives.space import Space
 from clustersim.scenarios.run.running import communicator, simulated
 from clustersim.scenarios.search.candidate_evaluation import LEVELS
 from clustersim.scenarios.search.estimator import Estimator
-from clustersim.scenarios.search.lower_bounds import kernel_seconds, least_bytes, least_seconds
+from clustersim.scenarios.search.least_memory import least_bytes, most_buffers
+from clustersim.scenarios.search.lower_bounds import kernel_seconds, least_seconds
 from clustersim.scenarios.search.planner import Planner
 from clustersim.scenarios.search.prices import Transfers
 from clustersim.simulator.schedule.ops import Collective, Recv, Send
@@ -109,6 +111,18 @@ def test_bounds_are_below_the_estimates_of_all_candidates() -> None:
         assert least_bytes(estimator, variant) <= estimate.need.nbytes
 
 
+@pytest.mark.parametrize(("schedule", "recompute"), [("gpipe", "full"), ("varuna", "none")])
+def test_the_bound_counts_stages_as_often_as_the_order_recomputes_them(schedule: str, recompute: str) -> None:
+    """Both recompute whole stages, but not what runs backward at once: the last micro-batch, the last stage."""
+    parallelism = {"pp": 4, "tp": 2, "schedule": schedule, "data": {"method": "ddp"}}
+    training = {"micro_batch_size": 4, "recompute": recompute}
+    scenario = job(parallelism=parallelism, training=training)
+    estimator = Estimator(scenario)
+    estimate = estimator.estimate(scenario).seconds
+    assert estimate is not None
+    assert 0.8 * estimate < least_seconds(estimator, scenario) <= estimate
+
+
 @pytest.mark.parametrize("pp", [1, 2])
 def test_the_bound_of_fsdp_counts_its_gathers(pp: int) -> None:
     # small micro-batches: the network is the bottleneck
@@ -133,6 +147,46 @@ def test_the_bound_counts_the_copies_around_reductions() -> None:
     gpu = scenario.cluster().accelerator(scenario.derived.devices[0])
     passes = 4 * 2 * scenario.model.trainable_parameters * scenario.derived.micro_batches
     assert bounds[0] - bounds[1] == pytest.approx(passes / (gpu.memory_bandwidth * gpu.memory_efficiency), rel=1e-6)
+
+
+def test_the_bound_counts_the_messages_of_a_pipeline() -> None:
+    """Between 2 ranks with 2 stages each, a micro-batch crosses 3 times each way; rank 0 waits for 1 + 2 messages."""
+    parallelism = {"pp": 2, "tp": 2, "schedule": "interleaved", "virtual_stages": 2, "data": {"method": "ddp"}}
+    bounds = []
+    for seconds in (0.0, 5.0):
+        scenario = job(parallelism=parallelism, software={"preset": "megatron", "exchange": f"{seconds} s"})
+        bounds.append(kernel_seconds(Estimator(scenario), scenario))
+    # rank 1 waits for 2 + 1, begins one message later and ends one message later
+    assert bounds[1] - bounds[0] == pytest.approx((3 * scenario.derived.micro_batches + 1) * 5.0, rel=0.01)
+
+
+METHODS = [{"method": "ddp"}, {"method": "fsdp"}, *({"method": "zero", "stage": stage} for stage in range(4))]
+
+
+@pytest.mark.parametrize("software", ["megatron", "fsdp", "huggingface_deepspeed"])
+@pytest.mark.parametrize("data", METHODS, ids=lambda data: "-".join(map(str, data.values())))
+def test_a_bound_has_all_that_is_held_for_a_time(data: dict[str, Any], software: str) -> None:
+    scenario = job(parallelism={"data": data}, training={"micro_batch_size": 2}, software=software)
+    estimator = Estimator(scenario)
+    (program,) = estimator.schedule(scenario, scenario.derived.micro_batches).programs
+    held = most = 0.0
+    ending: dict[str, float] = {}
+    for op in program.ops:
+        held -= ending.pop(op.stream, 0.0)
+        held += sum(nbytes for name, nbytes in op.allocates.items() if name != "activations")
+        most = max(most, held)
+        ending[op.stream] = sum(nbytes for name, nbytes in op.frees.items() if name != "activations")
+    assert most <= most_buffers(estimator, scenario, [[0]])
+
+
+def test_the_bound_of_memory_is_near_the_estimate_if_activations_are_most() -> None:
+    scenario = job(parallelism={"data": {"method": "zero", "stage": 1}}, training={"micro_batch_size": 4})
+    estimator = Estimator(scenario)
+    need = estimator.estimate(scenario).need
+    fragmentation = need.reserved["fragmentation"]
+    assert fragmentation > 0.05 * need.tensors
+    least = least_bytes(estimator, scenario) - scenario.software.context_bytes
+    assert 0.85 * (need.tensors + fragmentation) < least <= need.tensors + fragmentation
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4])

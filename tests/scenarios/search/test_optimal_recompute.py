@@ -5,7 +5,8 @@ import pytest
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.estimator import Estimator
-from clustersim.scenarios.search.lower_bounds import least_bytes, least_seconds
+from clustersim.scenarios.search.least_memory import least_bytes
+from clustersim.scenarios.search.lower_bounds import least_seconds
 from clustersim.scenarios.search.planner import Planner
 
 

@@ -9,6 +9,7 @@ from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, 
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import OpBlock, Program, TemplatedOps
 from clustersim.simulator.schedule.records import changed
+from clustersim.workloads.operators.by_coordinate import ShiftSend
 
 FORWARD = (
     Compute(name="0F□.a", action=Action("F", 0, PLACEHOLDER), layer="a", kernels=()),
@@ -149,6 +150,8 @@ def test_changed_ops_are_those_that_replace_makes() -> None:
         Recv(name="receive", over="pp", peer=0, nbytes=8.0),
         Collective(name="sum", kind="all_reduce", over="dp", nbytes=8.0, allocates={"buffers": 8.0}),
         Copy(name="copy", nbytes=8.0, to="host"),
+        # its class adds no slots to those of its base
+        ShiftSend(name="shift", over="cp", distance=1, nbytes=8.0),
     ]
     action, after = Action("B", 2, 3), ("y", "z")
     for op in ops:

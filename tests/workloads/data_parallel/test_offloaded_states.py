@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.search.estimator import Estimator
-from clustersim.scenarios.search.lower_bounds import least_bytes
+from clustersim.scenarios.search.least_memory import least_bytes
 from clustersim.simulator.analysis.memory import bound
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Copy
