@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from math import inf
 
@@ -12,9 +13,12 @@ from clustersim.scenarios.build.schedule import gradient_dtype
 from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.layer_sums import ALMOST, dtype_of_gradients, of_stages, trained_parameters
 from clustersim.scenarios.specification.memory_saving import Offload
+from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.memory.optimizer import copied_gradient_bytes, resident_states
 from clustersim.workloads.operators.model import Layer, Model
+from clustersim.workloads.operators.operator import ParameterTensor
 from clustersim.workloads.operators.stages import ENDS
+from clustersim.workloads.parallelism._tensor_grid import TENSOR
 
 
 def least_bytes(estimator: Estimator, variant: BuiltScenario) -> float:
@@ -67,13 +71,23 @@ def _states(estimator: Estimator, variant: BuiltScenario) -> list[float]:
     dtype, divided = gradient_dtype(training, data, variant.software), tuple(data.sharded)
     on_gpu, rule = _shares_on_gpu(training.offload), training.update_rule
     # states are divided over all ranks with the same weights: those that share a sequence too
-    equal = derived.replicas * derived.degree("cp")
+    equal, apart = derived.replicas * derived.degree("cp"), dict[str, int]()
+    if not derived.by_stage:
+        stage = derived.layouts[0].size // derived.degree(PIPELINE)
+        for part in parallelism.parts.values():
+            apart.update(part.holders(stage, derived.degree(TENSOR)))
 
     def of_layer(layer: Layer) -> float:
-        held = resident_states(layer.tensors, rule, share.precision, dtype)
-        return sum(on_gpu[name] * nbytes / (equal if name in divided else 1) for name, nbytes in held.items())
+        of_axis = defaultdict[int, list[ParameterTensor]](list)
+        for tensor in layer.tensors:
+            of_axis[apart.get(tensor.reduced_over[-1], equal) if tensor.reduced_over else equal].append(tensor)
+        return sum(
+            on_gpu[name] * nbytes / (holders if name in divided else 1)
+            for holders, tensors in of_axis.items()
+            for name, nbytes in resident_states(tensors, rule, share.precision, dtype).items()
+        )
 
-    key = dtype, divided, tuple(on_gpu.values()), rule, equal
+    key = dtype, divided, tuple(on_gpu.values()), rule, equal, tuple(apart.items())
     return of_stages(estimator, "states", layers, key, of_layer)
 
 

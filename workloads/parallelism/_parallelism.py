@@ -153,6 +153,10 @@ class Parallelism(Section):
     def check_stage(self, ranks: int, tensor: int) -> None:
         """Raise `ScheduleError` unless it fits the *ranks* of a pipeline stage; *tensor*: how many share a layer."""
 
+    def holders(self, ranks: int, tensor: int) -> Mapping[str, int]:
+        """By axis of `further_axes` that joins ranks with the same weights, how many it joins; arguments as above."""
+        return {}
+
     def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
         """Axes of another layout over the ranks of *mesh*, such as that of the experts; they may replace axes.
 

@@ -164,6 +164,10 @@ class Expert(Parallelism):
                 f"ranks of a pipeline stage; try ep = {nearest_divisors(max(1, ranks // width), self.ep)[0]}"
             )
 
+    def holders(self, ranks: int, tensor: int) -> Mapping[str, int]:
+        """The ranks with the same experts."""
+        return {REPLICAS_OF_EXPERTS: max(1, ranks // (self.ep * (self.expert_tp or tensor)))}
+
     def further_axes(self, mesh: Mesh) -> Mapping[str, Axis]:
         """The layout of the experts over the ranks of each stage. Raises `ScheduleError` if it does not divide them."""
         tensor = self.expert_tp or _degree(mesh, TENSOR)

@@ -111,6 +111,30 @@ def test_bounds_are_below_the_estimates_of_all_candidates() -> None:
         assert least_bytes(estimator, variant) <= estimate.need.nbytes
 
 
+def test_states_of_experts_are_divided_over_the_ranks_with_the_same_experts() -> None:
+    """The bound of memory is near its estimate where experts are nearly all weights, and never above it."""
+    model = {"num_experts": 8, "moe_router_topk": 2, "ffn_hidden_size": 16384, "seq_length": 32}
+    search = {
+        "tp": "auto",
+        "sequence_parallel": [True],
+        "ep": "auto",
+        "expert_tp": "auto",
+        "pp": [1, 2],
+        "data": "auto",
+    }
+    scenario = job(search, model=model, training={"micro_batch_size": 1, "global_batch_size": 16})
+    space, estimator = Space(scenario), Estimator(scenario)
+    planner = Planner(scenario)
+    planner.bound(planner.candidates)
+    told = [one for one in planner.candidates if not planner.bounds[one.key].kind]
+    shares = []
+    for candidate in told[::5]:
+        variant = space.variant(candidate)
+        shares.append(least_bytes(estimator, variant) / estimator.estimate(variant).need.nbytes)
+    assert len(shares) > 10
+    assert 0.6 < min(shares) < max(shares) <= 1
+
+
 @pytest.mark.parametrize(("schedule", "recompute"), [("gpipe", "full"), ("varuna", "none")])
 def test_the_bound_counts_stages_as_often_as_the_order_recomputes_them(schedule: str, recompute: str) -> None:
     """Both recompute whole stages, but not what runs backward at once: the last micro-batch, the last stage."""
