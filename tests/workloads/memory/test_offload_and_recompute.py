@@ -1,10 +1,13 @@
 """Recomputation and offloading together: against brute force over the class of plans, and against either alone."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.workloads.memory import offload_and_recompute_compiled
 from clustersim.workloads.memory.chain import Chain, Slots
 from clustersim.workloads.memory.chain_execution import executed, executed_with_copies
 from clustersim.workloads.memory.chain_sequence import ChainSequence, Kind, saving_all
@@ -94,6 +97,28 @@ def test_the_programme_finds_what_brute_force_finds(chain, budget, bandwidth, ru
     found = planned(chain, budget, bandwidth, rules)
     assert (found is None) == (expected is None)
     assert found is None or found == pytest.approx(expected)
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """The compiled loops as plain Python, in which a place outside of an array is an error."""
+    for name, value in vars(offload_and_recompute_compiled).items():
+        if hasattr(value, "py_func"):
+            monkeypatch.setattr(offload_and_recompute_compiled, name, value.py_func)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_chains_of_four_layers_with_slow_copies_are_as_brute_force_finds(interpreted, seed):
+    """So slow that several blocks run while one is copied, in so little memory that it counts when a copy ends."""
+    draws = random.Random(seed)
+    for rules in (KARMA, SWAPPED) * 5:
+        activations, more = draws.choices(range(4), k=5), draws.choices(range(6), k=4)
+        tapes = [activation + extra for activation, extra in zip(activations[1:], more, strict=True)]
+        forward, backward, final = (draws.choices(range(*span), k=4) for span in ((1, 4), (1, 5), (0, 2)))
+        chain = Chain.of(activations, tapes, forward, backward, final)
+        budget, bandwidth = draws.randint(4, 16), draws.choice([0.5, 1.0, 2.0])
+        expected = brute_force(chain, budget, bandwidth, rules)
+        assert planned(chain, budget, bandwidth, rules) == (expected and pytest.approx(expected))
 
 
 CHAINS = {
