@@ -68,6 +68,9 @@ EQUIVALENT: dict[tuple[str, str, str, str, int], str] = {
         "a bound above which plans are not looked for"
     ),
     ("workloads/memory/optimizer.py", "", "0.0", "(0.001)", 0): "the bytes of each of no states",
+    ("workloads/pipelines/_row_patterns.py", "Row._next", "phase == 'F'", "(phase != 'F')", 0): (
+        "exchanges the names of two counters"
+    ),
 }
 """Faults (file, function, before, after, place) that change no result, and why. They are not drawn."""
 
