@@ -57,6 +57,9 @@ EQUIVALENT: dict[tuple[str, str, str, str, int], str] = {
     ("simulator/engine/compiled/event_loop.py", "_remove_level", "size - 1", "(size)", 2): (
         "the last level is compared with itself, which ends the loop"
     ),
+    ("simulator/engine/compiled/execution.py", "CompiledExecution._outcome", "0", "(1)", 0): (
+        "room for more records, of which no more come"
+    ),
     ("simulator/engine/reference/resources.py", "", "2", "(3)", 0): "only the order of RATES and CHOICES counts",
     ("workloads/memory/offload_and_recompute_compiled.py", "_close", "0 <= left <= slots", "(0 < left <= slots)", 0): (
         "a copy that ends in no room has no bytes"
