@@ -95,7 +95,7 @@ def record(tree: Path, path: Path, options: Sequence[str]) -> None:
             continue
         print(f"recording {name}", flush=True)
         plugin = ("-p", "tests.benchmarks.called", "--called", str(path))
-        pytest(tree, [*plugin, *options, name], UNFINISHED)
+        pytest(tree, [*plugin, *known_there(options, [name]), name], UNFINISHED)
         append(path, {"file": name})
 
 
@@ -110,8 +110,13 @@ def files_of_tests(tree: Path) -> Iterator[str]:
 def collected(tree: Path, options: Sequence[str]) -> set[str]:
     """Return the names of the tests that there are: a record may be older."""
     places = ["tests", *(f"clustersim/{folder}" for folder in EXAMPLES)]
-    done = pytest(tree, ["--collect-only", "-q", *options, *places], UNFINISHED)
+    done = pytest(tree, ["--collect-only", *options, *places], UNFINISHED)
     return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+def known_there(options: Sequence[str], names: Iterable[str]) -> Sequence[str]:
+    """Return *options* if one of *names* lies in `tests`, whose ``conftest.py`` defines them; else none."""
+    return options if any(name.startswith("tests/") for name in names) else ()
 
 
 def recorded(path: Path) -> list[Recorded]:
@@ -200,7 +205,8 @@ class Judge:
         path.write_bytes(source[: fault.begin] + fault.after.encode() + source[fault.end :])
         try:
             limit = START + SLOWER * sum(one.seconds for one in tests)
-            done = pytest(self._tree, ["-x", *self._options, f"@{listed}"], limit)
+            options = known_there(self._options, [one.test for one in tests])
+            done = pytest(self._tree, ["-x", *options, f"@{listed}"], limit)
         finally:
             path.write_bytes(source)
             # numba compiles a file anew if its time has changed
@@ -216,7 +222,8 @@ class Judge:
     def _sound(self, test: str) -> bool:
         """Whether *test* passes without a fault; True if no test is named, as where a module cannot be imported."""
         if test and test not in self._passes:
-            self._passes[test] = pytest(self._tree, [*self._options, test], UNFINISHED).returncode == 0
+            options = known_there(self._options, [test])
+            self._passes[test] = pytest(self._tree, [*options, test], UNFINISHED).returncode == 0
         return not test or self._passes[test]
 
 
