@@ -90,8 +90,8 @@ def chains(draw, longest):
     return Chain.of(activations, tapes, some(1, 4, count), some(1, 6, count), some(0, 2, count))
 
 
-@settings(max_examples=150)
-@given(chains(5), st.integers(4, 30), st.sampled_from([0.3, 1.0, 2.5, 8.0]), st.sampled_from([POFO, KARMA, SWAPPED]))
+@settings(max_examples=100)
+@given(chains(4), st.integers(4, 30), st.sampled_from([0.3, 1.0, 2.5, 8.0]), st.sampled_from([POFO, KARMA, SWAPPED]))
 def test_the_programme_finds_what_brute_force_finds(chain, budget, bandwidth, rules):
     expected = brute_force(chain, budget, bandwidth, rules)
     found = planned(chain, budget, bandwidth, rules)
@@ -135,10 +135,13 @@ def test_longer_chains_are_as_brute_force_finds(length, rules):
         assert planned(CHAINS[length], budget, 3.0, rules) == (expected and pytest.approx(expected))
 
 
+@pytest.mark.exhaustive
 def test_six_layers_run_again_and_copied_are_as_brute_force_finds():
-    """Here the best plan runs layers again and copies."""
     expected = brute_force(CHAINS[6], 14, 2.0, POFO)
     assert planned(CHAINS[6], 14, 2.0, POFO) == pytest.approx(expected)
+
+
+def test_the_best_plan_of_six_layers_runs_some_again_and_copies():
     plan = combined(CHAINS[6], 14, 2.0)
     assert plan.forwards() > 6
     assert any(one.kind is Kind.OFFLOAD for one in plan)
