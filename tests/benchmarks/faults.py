@@ -70,6 +70,13 @@ EQUIVALENT: dict[tuple[str, str, str, str, int], str] = {
     ("workloads/memory/offload_and_recompute_tables.py", "Filling.__init__", "known / 2", "(known * 2)", 0): (
         "a bound above which plans are not looked for"
     ),
+    (
+        "workloads/memory/optimal_checkpointing.py",
+        "_undominated",
+        "rest.peak < best[-1].peak",
+        "(rest.peak <= best[-1].peak)",
+        0,
+    ): "keeps what another one equals, which comes first",
     ("workloads/memory/optimizer.py", "", "0.0", "(0.001)", 0): "the bytes of each of no states",
     ("workloads/pipelines/_row_patterns.py", "Row._next", "phase == 'F'", "(phase != 'F')", 0): (
         "exchanges the names of two counters"

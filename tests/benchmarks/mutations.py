@@ -54,8 +54,9 @@ LEFT_BEHIND = {".git", ".venv", "runs", "build", ".hypothesis", ".mypy_cache", "
 BUDGET = 20.0
 """Processor time of the tests of a fault together, as recorded, s."""
 
-SLOWER, START = 5.0, 120.0
-"""A fault is found if it makes the tests so many times slower, beside the start of a process with compilation, s."""
+SLOWER, START, COMPILING = 5.0, 30.0, 120.0
+"""A fault is found if it makes the tests so many times slower, beside the start of a process, s, or that with the
+compilation of the fault's module."""
 
 UNFINISHED = 300.0
 """Processor time after which the recording of a file of tests ends, s; the tests until then are recorded."""
@@ -204,7 +205,7 @@ class Judge:
         listed.write_text("".join(f"{one.test}\n" for one in tests))
         path.write_bytes(source[: fault.begin] + fault.after.encode() + source[fault.end :])
         try:
-            limit = START + SLOWER * sum(one.seconds for one in tests)
+            limit = (COMPILING if b"numba" in source else START) + SLOWER * sum(one.seconds for one in tests)
             options = known_there(self._options, [one.test for one in tests])
             done = pytest(self._tree, ["-x", *options, f"@{listed}"], limit)
         finally:
