@@ -40,7 +40,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         not_passed.add(report.nodeid)
 
 
-class Compilation(event.Listener):  # type: ignore[misc]
+class Compilation(event.Listener):
     """Adds up the processor time of numba's compilations, in *seconds*; those within others are part of them."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Compilation(event.Listener):  # type: ignore[misc]
 
 
 compilation = Compilation()
-event.register("numba:compile", compilation)  # type: ignore[no-untyped-call]
+event.register("numba:compile", compilation)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -9,7 +9,7 @@ import pytest
 from clustersim.scenarios import Scenario
 from tests.samples import sample
 
-FABRICS = {
+FABRICS: dict[str, dict[str, Any]] = {
     "two levels": {},
     "four levels": {"cluster.fabric": {"kind": "rail", "radix": 6}},
     "an oversubscribed fat tree": {"cluster.fabric": {"kind": "fat_tree", "radix": 32, "oversubscription": 2.0}},
