@@ -103,6 +103,7 @@ def test_a_table_of_something_else_is_told(tmp_path: Path) -> None:
         fit_tables([path], tmp_path / "out.yaml")
 
 
+@pytest.mark.exhaustive
 def test_a_table_of_one_machine_is_fitted_without_what_only_others_tell(tmp_path: Path) -> None:
     """A user's own table has no rows for the stage of Hopper and Blackwell."""
     header, *lines = (PUBLISHED / "nccl_allreduce_one_node.csv").read_text().splitlines()
