@@ -17,7 +17,6 @@ from clustersim.scenarios.accuracy.robust_fit import (
     Fit,
     FitRow,
     HeldOut,
-    Values,
     cross_validated,
     fit_report,
     least_squares,
@@ -36,8 +35,8 @@ def calibration(paths: Sequence[Path]) -> tuple[dict[str, Any], str]:
     return contents(fit, held_out, paths), fit_report(fit, held_out)
 
 
-def staged(rows: Sequence[FitRow], begin: Values | None = None) -> Fit:
-    """Return the fit of `stages` to *rows*, each with the values of those before; the search starts at *begin*.
+def staged(rows: Sequence[FitRow]) -> Fit:
+    """Return the fit of `stages` to *rows*, each with the values of those before.
 
     A stage without rows, such as that of GPUs that were not measured, keeps its values. Raises `CalibrationError`
     without any rows.
@@ -46,8 +45,7 @@ def staged(rows: Sequence[FitRow], begin: Values | None = None) -> Fit:
     found: dict[str, float] = {}
     several = stages(rows)
     for parameters, part in [one for one in several if one[1]] or several[:1]:
-        start = None if begin is None else {one.name: begin.get(one.name, one.start) for one in parameters}
-        fits.append(least_squares(parameters, [row.given(found) for row in part], start, TOLERANCE))
+        fits.append(least_squares(parameters, [row.given(found) for row in part], tolerance=TOLERANCE))
         found |= fits[-1].found
     parameters = tuple(one for fit in fits for one in fit.parameters)
     both = [row.given({name: found[name] for name in found}) for fit in fits for row in fit.rows]

@@ -7,9 +7,10 @@ reversed. What raises, asserts or formats text is left as it is.
 from __future__ import annotations
 
 import ast
-import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from tests.benchmarks.processes import ROOT
@@ -52,11 +53,44 @@ CALLS = {"min": "max", "max": "min", "ceil": "floor", "floor": "ceil", "any": "a
 """The function that a fault calls in place of another one."""
 
 
+EQUIVALENT: dict[tuple[str, str, str, str, int], str] = {
+    ("simulator/engine/compiled/event_loop.py", "_remove_level", "size - 1", "(size)", 2): (
+        "the last level is compared with itself, which ends the loop"
+    ),
+    ("simulator/engine/compiled/execution.py", "CompiledExecution._outcome", "0", "(1)", 0): (
+        "room for more records, of which no more come"
+    ),
+    ("simulator/engine/reference/resources.py", "", "2", "(3)", 0): "only the order of RATES and CHOICES counts",
+    ("workloads/memory/offload_and_recompute_compiled.py", "_close", "0 <= left <= slots", "(0 < left <= slots)", 0): (
+        "a copy that ends in no room has no bytes"
+    ),
+    ("workloads/memory/offload_and_recompute_compiled.py", "solve", "0 <= left <= slots", "(0 < left <= slots)", 0): (
+        "a copy that ends in no room has no bytes"
+    ),
+    ("workloads/memory/offload_and_recompute_tables.py", "Filling.__init__", "known / 2", "(known * 2)", 0): (
+        "a bound above which plans are not looked for"
+    ),
+    (
+        "workloads/memory/optimal_checkpointing.py",
+        "_undominated",
+        "rest.peak < best[-1].peak",
+        "(rest.peak <= best[-1].peak)",
+        0,
+    ): "keeps what another one equals, which comes first",
+    ("workloads/memory/optimizer.py", "", "0.0", "(0.001)", 0): "the bytes of each of no states",
+    ("workloads/pipelines/_row_patterns.py", "Row._next", "phase == 'F'", "(phase != 'F')", 0): (
+        "exchanges the names of two counters"
+    ),
+}
+"""Faults (file, function, before, after, place) that change no result, and why. They are not drawn."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """In *file* the source between the bytes *begin* and *end* is *after* instead of *before*.
 
     *part*: of `PARTS`. *function*: the qualified name of the function around it; empty at the level of the module.
+    *place*: its number among equal ones of the function.
     """
 
     part: str
@@ -67,6 +101,11 @@ class Fault:
     end: int
     before: str
     after: str
+    place: int = 0
+
+    def rank(self, seed: int) -> bytes:
+        """Return by what faults are ordered that are drawn with *seed*: what else there is makes no difference."""
+        return sha256(repr((seed, self.file, self.function, self.before, self.after, self.place)).encode()).digest()
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.before} -> {self.after}"
@@ -165,6 +204,7 @@ def faults_of(part: str, file: Path) -> Iterator[Fault]:
     for line in text.encode().splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
     functions = functions_of(ast.parse(text))
+    seen: Counter[tuple[str, str, str]] = Counter()
     for node, instead in Faults(text).found:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
@@ -173,7 +213,10 @@ def faults_of(part: str, file: Path) -> Iterator[Fault]:
         name = file.relative_to(ROOT).as_posix()
         around = [one for one, (first, last) in functions.items() if first <= node.lineno <= last]
         function = max(around, key=lambda one: functions[one][0], default="")
-        yield Fault(part, name, node.lineno, function, begin, end, ast.unparse(node), f"({after})")
+        before = ast.unparse(node)
+        place = seen[function, before, after]
+        seen[function, before, after] += 1
+        yield Fault(part, name, node.lineno, function, begin, end, before, f"({after})", place)
 
 
 def functions_of(tree: ast.AST, outer: str = "") -> dict[str, tuple[int, int]]:
@@ -192,15 +235,23 @@ def functions_of(tree: ast.AST, outer: str = "") -> dict[str, tuple[int, int]]:
 
 
 def drawn(count: int, seed: int) -> list[Fault]:
-    """*count* faults, from each of `PARTS` in turn; of a part each file is as likely as it is long."""
-    draws = random.Random(seed)
+    """*count* faults, from each of `PARTS` in turn; of a part each file is as likely as it is long.
+
+    What a fault is decides whether it is drawn: other changes of the sources leave it drawn or not. `EQUIVALENT` ones
+    are passed over.
+    """
     queues = []
     for part, places in PARTS.items():
         files = [file for place in places for file in sources(ROOT / place) if belongs(part, file)]
-        every = [fault for file in files for fault in faults_of(part, file)]
-        queues.append(draws.sample(every, len(every)))
+        every = [fault for file in files for fault in faults_of(part, file) if not equivalent(fault)]
+        queues.append(sorted(every, key=lambda fault: fault.rank(seed)))
     turns = (queue[place] for place in range(count) for queue in queues if place < len(queue))
     return [fault for fault, _ in zip(turns, range(count), strict=False)]
+
+
+def equivalent(fault: Fault) -> bool:
+    """Return whether *fault* is one of `EQUIVALENT`."""
+    return (fault.file, fault.function, fault.before, fault.after, fault.place) in EQUIVALENT
 
 
 def sources(place: Path) -> list[Path]:

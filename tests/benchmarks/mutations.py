@@ -4,22 +4,24 @@ First each file of tests runs once, and what each test calls is recorded (`tests
 made in a copy of the project, and the tests that call its function run there until one fails: first those of files that
 import its module, and the fastest first. So a fault takes seconds instead of a whole suite. Tests that take longer than
 `BUDGET` together are left out, so that a fault may be found by the suite that is not found here, never the other way
-round.
+round: a fault counts as found only if the test that fails passes without it.
 
 Records and results are appended to files in a folder; what they have is not run again, so that a run can be
-interrupted and go on. `--long` does the same with the long suite, which has files of its own.
+interrupted and go on; with `--again` faults that no test found are judged again. `--long` does the same with the long
+suite, which has files of its own.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -43,14 +45,18 @@ TESTS = (
 )
 """Files and folders of tests that are recorded, those of the faults' own modules and of whole simulations first."""
 
+EXAMPLES = ("simulator/engine", "simulator/network", "simulator/hardware", "workloads")
+"""Folders of the package whose examples in docstrings are recorded."""
+
 LEFT_BEHIND = {".git", ".venv", "runs", "build", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 """What the copy of the project lacks."""
 
 BUDGET = 20.0
 """Processor time of the tests of a fault together, as recorded, s."""
 
-SLOWER, START = 5.0, 120.0
-"""A fault is found if it makes the tests so many times slower, beside the start of a process with compilation, s."""
+SLOWER, START, COMPILING = 5.0, 30.0, 120.0
+"""A fault is found if it makes the tests so many times slower, beside the start of a process, s, or that with the
+compilation of the fault's module."""
 
 UNFINISHED = 300.0
 """Processor time after which the recording of a file of tests ends, s; the tests until then are recorded."""
@@ -82,19 +88,36 @@ def pytest(tree: Path, arguments: Sequence[str], seconds: float) -> subprocess.C
     )
 
 
-def record(tree: Path, places: Iterable[str], path: Path, options: Sequence[str]) -> None:
-    """Append to *path* what the tests at *places* call, of each file that it lacks."""
+def record(tree: Path, path: Path, options: Sequence[str]) -> None:
+    """Append to *path* what tests call, of each of their files and of each folder of `EXAMPLES` that it lacks."""
     known = {row["file"] for row in rows(path) if "file" in row}
-    for place in places:
+    for name in (*files_of_tests(tree), *(f"clustersim/{folder}" for folder in EXAMPLES)):
+        if name in known:
+            continue
+        print(f"recording {name}", flush=True)
+        plugin = ("-p", "tests.benchmarks.called", "--called", str(path))
+        pytest(tree, [*plugin, *known_there(options, [name]), name], UNFINISHED)
+        append(path, {"file": name})
+
+
+def files_of_tests(tree: Path) -> Iterator[str]:
+    """Yield the files at `TESTS`, as paths in *tree*."""
+    for place in TESTS:
         found = tree / "tests" / place
         for file in sorted(found.rglob("test_*.py")) if found.is_dir() else [found]:
-            name = file.relative_to(tree).as_posix()
-            if name in known:
-                continue
-            print(f"recording {name}", flush=True)
-            plugin = ("-p", "tests.benchmarks.called", "--called", str(path))
-            pytest(tree, [*plugin, *options, name], UNFINISHED)
-            append(path, {"file": name})
+            yield file.relative_to(tree).as_posix()
+
+
+def collected(tree: Path, options: Sequence[str]) -> set[str]:
+    """Return the names of the tests that there are: a record may be older."""
+    places = ["tests", *(f"clustersim/{folder}" for folder in EXAMPLES)]
+    done = pytest(tree, ["--collect-only", *options, *places], UNFINISHED)
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+def known_there(options: Sequence[str], names: Iterable[str]) -> Sequence[str]:
+    """Return *options* if one of *names* lies in `tests`, whose ``conftest.py`` defines them; else none."""
+    return options if any(name.startswith("tests/") for name in names) else ()
 
 
 def recorded(path: Path) -> list[Recorded]:
@@ -106,22 +129,27 @@ def recorded(path: Path) -> list[Recorded]:
 def selected(fault: Fault, known: Sequence[Recorded]) -> list[Recorded]:
     """Return the tests that call the function of *fault*, `BUDGET` of them.
 
-    If none is seen to, those that call any of its folder: what numba has compiled is not seen. A constant belongs to
-    no function; its tests are those that call any of its module, or whose file imports from it.
+    What numba has compiled is not seen: then those that call a function of a module that names the fault's module. If
+    there are none either, those that call any of its folder. A constant belongs to no function; its tests are those
+    that call any of its module, or whose file imports from it.
     """
-    users = importing(fault.file)
+    users = importing(fault.file) | {f"clustersim/{fault.file}"}
     known = sorted(known, key=lambda one: one.test.partition("::")[0] not in users)
     if not fault.function:
-        found = [one for one in known if one.test.partition("::")[0] in users or calls(one, f"{fault.file}:")]
+        found = [one for one in known if one.test.partition("::")[0] in users or calls(one, [f"{fault.file}:"])]
     else:
         found = [one for one in known if function(fault.file, fault.function) in one.functions]
+    if not found:
+        near = f"tests/{Path(fault.file).parent.as_posix()}/"
+        found = [one for one in known if calls(one, [f"{file}:" for file in naming(fault.file)])]
+        found.sort(key=lambda one: not one.test.startswith(near))
     folder = f"{Path(fault.file).parent.as_posix()}/"
-    return list(within(found or [one for one in known if calls(one, folder)], BUDGET))
+    return list(within(found or [one for one in known if calls(one, [folder])], BUDGET))
 
 
-def calls(test: Recorded, start: str) -> bool:
-    """Return whether *test* calls a function with a key that begins with *start*."""
-    return any(name.startswith(start) for name in test.functions)
+def calls(test: Recorded, starts: Sequence[str]) -> bool:
+    """Return whether *test* calls a function with a key that begins with one of *starts*."""
+    return any(name.startswith(tuple(starts)) for name in test.functions)
 
 
 def importing(file: str) -> set[str]:
@@ -129,6 +157,17 @@ def importing(file: str) -> set[str]:
     module = f"from clustersim.{file.removesuffix('.py').replace('/', '.')} import"
     paths = (ROOT / "tests").rglob("test_*.py")
     return {path.relative_to(ROOT).as_posix() for path in paths if module in path.read_text()}
+
+
+def naming(file: str) -> list[str]:
+    """Return the modules of the package that import *file* or have its dotted name: it may be imported by name."""
+    module = f"clustersim.{file.removesuffix('.py').replace('/', '.')}"
+    return [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("simulator", "workloads")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(rf"{re.escape(module)}\b", path.read_text())
+    ]
 
 
 def within(tests: Iterable[Recorded], seconds: float) -> Iterator[Recorded]:
@@ -141,24 +180,52 @@ def within(tests: Iterable[Recorded], seconds: float) -> Iterator[Recorded]:
         yield one
 
 
-def judged(tree: Path, fault: Fault, tests: Sequence[Recorded], options: Sequence[str]) -> str:
-    """Make *fault* in *tree* and run *tests*; return the first that fails, empty if none does."""
-    path = tree / fault.file
-    source, times = path.read_bytes(), path.stat()
-    listed = tree / "tests_of_fault.txt"
-    listed.write_text("".join(f"{one.test}\n" for one in tests))
-    path.write_bytes(source[: fault.begin] + fault.after.encode() + source[fault.end :])
-    try:
-        limit = START + SLOWER * sum(one.seconds for one in tests)
-        done = pytest(tree, ["-x", *options, f"@{listed}"], limit)
-    finally:
-        path.write_bytes(source)
-        # numba compiles a file anew if its time has changed
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    if done.returncode == 0:
-        return ""
-    said = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return said[0].partition(" - ")[0] if said else f"status {done.returncode}: {done.stdout[-200:].strip()}"
+class Judge:
+    """Judges faults in *tree* by the tests *known*, which run with these *options* of pytest."""
+
+    def __init__(self, tree: Path, known: Sequence[Recorded], options: Sequence[str]) -> None:
+        self._tree, self._known, self._options = tree, list(known), options
+        self._passes: dict[str, bool] = {}
+
+    def finding(self, fault: Fault) -> tuple[str, int]:
+        """Return the first test that fails with *fault* and passes without it, empty if none does; how many ran."""
+        while tests := selected(fault, self._known):
+            found, last = self._first(fault, tests)
+            if not found or self._sound(last):
+                return found, len(tests)
+            print(f"    {last} fails without a fault", flush=True)
+            self._known = [one for one in self._known if one.test != last]
+        return "", 0
+
+    def _first(self, fault: Fault, tests: Sequence[Recorded]) -> tuple[str, str]:
+        """What pytest says of the first of *tests* that fails with *fault*, and the name of this test if it is told."""
+        path = self._tree / fault.file
+        source, times = path.read_bytes(), path.stat()
+        listed = self._tree / "tests_of_fault.txt"
+        listed.write_text("".join(f"{one.test}\n" for one in tests))
+        path.write_bytes(source[: fault.begin] + fault.after.encode() + source[fault.end :])
+        try:
+            limit = (COMPILING if b"numba" in source else START) + SLOWER * sum(one.seconds for one in tests)
+            options = known_there(self._options, [one.test for one in tests])
+            done = pytest(self._tree, ["-x", *options, f"@{listed}"], limit)
+        finally:
+            path.write_bytes(source)
+            # numba compiles a file anew if its time has changed
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        if done.returncode == 0:
+            return "", ""
+        said = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        if not said:
+            return f"status {done.returncode}: {done.stdout[-200:].strip()}", ""
+        first = said[0].partition(" - ")[0]
+        return first, first.partition(" ")[2]
+
+    def _sound(self, test: str) -> bool:
+        """Whether *test* passes without a fault; True if no test is named, as where a module cannot be imported."""
+        if test and test not in self._passes:
+            options = known_there(self._options, [test])
+            self._passes[test] = pytest(self._tree, [*options, test], UNFINISHED).returncode == 0
+        return not test or self._passes[test]
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -179,6 +246,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of the faults")
     parser.add_argument("--long", action="store_true", help="the long suite instead of the short one")
     parser.add_argument("--only-known", action="store_true", help="record no further files of tests")
+    parser.add_argument("--again", action="store_true", help="judge again the faults that no test found")
     parser.add_argument(
         "--folder", type=Path, default=Path(gettempdir()) / "clustersim_mutations", help="of records and results"
     )
@@ -192,16 +260,23 @@ def main() -> None:
         (Path(folder) / "shared").symlink_to(ROOT.parent / "shared")
         shutil.copytree(ROOT, tree, symlinks=True, ignore=lambda at, _: LEFT_BEHIND if Path(at) == ROOT else set())
         if not given.only_known:
-            record(tree, TESTS, calls, options)
-        known, found = recorded(calls), {json.dumps(row["fault"]): str(row["found"]) for row in rows(results)}
-        for number, fault in enumerate(drawn(given.count, given.seed), 1):
-            key = json.dumps(asdict(fault))
-            if key not in found:
-                tests = selected(fault, known)
-                found[key] = judged(tree, fault, tests, options) if tests else ""
-                append(results, {"fault": asdict(fault), "found": found[key], "tests": len(tests)})
+            record(tree, calls, options)
+        there, found = collected(tree, options), {identity(row["fault"]): str(row["found"]) for row in rows(results)}
+        judge = Judge(tree, [one for one in recorded(calls) if one.test in there], options)
+        faults = drawn(given.count, given.seed)
+        for number, fault in enumerate(faults, 1):
+            key = identity(asdict(fault))
+            if key not in found or (given.again and not found[key]):
+                found[key], tests = judge.finding(fault)
+                append(results, {"fault": asdict(fault), "found": found[key], "tests": tests})
             print(f"{number}. {fault}\n    {found[key] or 'not found'}", flush=True)
-    print(f"the {suite} suite finds {sum(map(bool, found.values()))} of {len(found)}")
+    seen = [found[identity(asdict(fault))] for fault in faults]
+    print(f"the {suite} suite finds {sum(map(bool, seen))} of {len(seen)}")
+
+
+def identity(fault: Mapping[str, Any]) -> str:
+    """Return what *fault* is, wherever it stands in its file by now."""
+    return json.dumps([fault[name] for name in ("file", "function", "before", "after", "place")])
 
 
 if __name__ == "__main__":

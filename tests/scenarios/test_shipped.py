@@ -64,8 +64,11 @@ TOO_FULL = {
 
 @pytest.fixture(scope="module")
 def results(pytestconfig: pytest.Config) -> Results:
-    left_out = HEAVY if pytestconfig.getoption("--short") else ()
-    return Results([name for name in shipped() if name not in LARGE and name not in left_out])
+    """Of all but the large ones; tests of the short suite that go through them see a sample."""
+    names = [name for name in shipped() if name not in LARGE]
+    if pytestconfig.getoption("--short"):
+        names = [str(one.values[0]) for one in sample(names, 3, heavy=HEAVY) if not one.marks]
+    return Results(names)
 
 
 def test_what_is_shipped() -> None:
@@ -272,7 +275,7 @@ def test_what_is_expected_of_the_small_ones_holds(results: Results) -> None:
             assert outcome.met, f"{name}: {outcome}"
 
 
-@pytest.mark.parametrize("name", sample(LARGE, heavy=HEAVY))
+@pytest.mark.parametrize("name", sample(LARGE, heavy=[*HEAVY, "mt_nlg_530b"]))
 def test_the_large_ones_meet_what_they_expect(name: str) -> None:
     scenario = Scenario.load(name)
     summary = result_of(name).summary()

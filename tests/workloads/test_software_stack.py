@@ -17,7 +17,7 @@ from clustersim.workloads.operators.lora import EVERY
 from clustersim.workloads.operators.model import OperatorLayer
 from clustersim.workloads.operators.operator import FUSIBLE, fuses
 from clustersim.workloads.operators.sharded import Cut
-from clustersim.workloads.software_stack import OWN, aliases, known_stack, software, specification
+from clustersim.workloads.software_stack import OWN, aliases, holds, known_stack, software, specification
 
 
 @pytest.mark.parametrize("name", [*lookup.names("clustersim.workloads.software"), *aliases()])
@@ -221,3 +221,22 @@ def test_a_composed_stack_has_the_import_path_that_a_file_has() -> None:
     assert known_stack("clustersim.workloads.software.megascale") == "megascale"
     with pytest.raises(SimulatorError, match='unknown name "megascle"; there are: megascale,'):
         software("megascle")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "from_megatron"),
+    [
+        ("aa_scaling", "softmax_group", True),
+        ("aa_scaling_flash2", "softmax_group", True),  # by way of aa_scaling
+        ("aa_scaling_torch", "softmax_group", False),  # a key of its own
+        ("aa_scaling", "launch", False),  # a key of one of its groups
+        ("aa_scaling", "flash_backward", False),  # of the other one
+        ("aa_scaling_flash2", "launch", False),
+        ("alpa", "softmax_group", False),  # based on another stack
+    ],
+)
+def test_a_stack_has_a_value_from_its_preset_unless_it_or_its_groups_say_otherwise(
+    name: str, key: str, from_megatron: bool
+) -> None:
+    folder = "clustersim.workloads.software"
+    assert holds(f"{folder}.{name}", f"{folder}.megatron:{key}") is from_megatron

@@ -182,11 +182,12 @@ NVLS in one server, of the half of the channels that a head and a tree have; of 
 a plugin asks."""
 
 SWITCH_CHUNKS_FOR_DEPTH = {
-    (SHARP, "Simple"): (64, 8, 1),
-    (NVLS_SHARP, "Simple"): (32, 4, 1),
+    (SHARP, "Simple"): (32, 4, 4),
+    (NVLS_SHARP, "Simple"): (16, 2, 1 / 2),
     (NVLS_TREE, "Simple"): (8, 4, 1, 1 / 4),
 }
-"""computeColl, as above. Of NVLSTree it has 32, 16, 4 and 1 chunks of every GPU (v2.18.5), whose depth is 4 here."""
+"""computeColl, as above. Of SHARP it has 64, 8 and 8 chunks for each level of depth 2, which is four hops here. Of NVLS
+it has 64, 8 and 2 chunks of every GPU, of NVLSTree 32, 16, 4 and 1 (v2.18.5), whose depth is 4 here."""
 
 
 @dataclass(frozen=True)

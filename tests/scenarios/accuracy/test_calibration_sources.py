@@ -215,6 +215,7 @@ def _report_of(rows: list[dict[str, Any]]) -> str:
     return read([Path("rows.json")], Path("x.yaml"), None, Overrides())
 
 
+@pytest.mark.exhaustive
 def test_the_report_says_which_sizes_the_fit_does_not_follow(files):
     sizes = [8 * 4**power for power in range(13)]
     # 10 GB/s in the cache, up to 256 KiB, and 500 MB/s beyond: no latency and bandwidth follow both
@@ -230,6 +231,7 @@ def test_the_report_says_which_sizes_the_fit_does_not_follow(files):
     assert "not sure" not in _report_of(fast)
 
 
+@pytest.mark.exhaustive
 def test_rows_of_a_single_batch_are_counted(files):
     rows = [{"kind": "send", "ranks": [0, 1], "nbytes": n, "seconds": 2e-5 + n / 1e9, "spread": 0.1} for n in SIZES]
     told = "1 rows were measured in one batch only"

@@ -42,6 +42,7 @@ def test_no_shorter_range_of_two_ratios_does(rows: list[tuple[str, float]]) -> N
                 assert other.high - other.low >= limits.high - limits.low - 1e-9
 
 
+@pytest.mark.exhaustive
 def test_limits_hold_new_sources_like_the_known_ones() -> None:
     """Sources with a bias of their own: limits that hold 95 % of 25 known ones hold less of others."""
     generator = np.random.default_rng(7)

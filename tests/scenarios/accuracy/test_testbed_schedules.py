@@ -35,6 +35,12 @@ CASES: list[Case] = [(name, variant) for name, scenario in SCENARIOS.items() for
 QUICK = "star_of_4"
 """The scenario in the short suite."""
 
+FEW: list[Case] = [(QUICK, "ddp"), (QUICK, "parameter_server")]
+"""Its variants there: rings between backward passes, and a server."""
+
+ALL: list[list[Case]] = [[case for case in CASES if case[0] == name] for name in SCENARIOS]
+"""All variants of each scenario."""
+
 STEP_BOUND = 0.12
 """On the error of each step."""
 
@@ -92,7 +98,7 @@ def measured(case: Case) -> Measured:
     return _measured[case]
 
 
-@pytest.mark.parametrize("case", sample(CASES, heavy=[case for case in CASES if case[0] != QUICK]), ids="-".join)
+@pytest.mark.parametrize("case", sample(CASES, heavy=[case for case in CASES if case not in FEW]), ids="-".join)
 def test_the_step_time_and_the_order_of_ops_are_as_simulated(case: Case) -> None:
     one = measured(case)
     while one.error < -STEP_BOUND and one.again():
@@ -114,10 +120,14 @@ def test_the_median_error_is_small() -> None:
     assert not large(), {case: one.error for case, one in cases.items()}
 
 
-@pytest.mark.parametrize("name", sample(SCENARIOS, heavy=SCENARIOS.keys() - {QUICK}))
-def test_strategies_rank_the_same_in_both_worlds(name: str) -> None:
+@pytest.mark.parametrize(
+    "cases",
+    [FEW, *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ALL)],
+    ids=lambda cases: f"{len(cases)} of {cases[0][0]}",
+)
+def test_strategies_rank_the_same_in_both_worlds(cases: list[Case]) -> None:
     """Of two variants the one that is faster in the simulation is faster when measured."""
-    variants = [measured((name, variant)) for variant in SCENARIOS[name].variants]
+    variants = [measured(case) for case in cases]
     for faster, slower in combinations(sorted(variants, key=lambda one: one.simulated), 2):
         # noise explains that the faster one was measured too long, and never that the slower one was too short
         while faster.shortest > slower.shortest and faster.again():

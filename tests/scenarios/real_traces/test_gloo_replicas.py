@@ -46,6 +46,7 @@ def replayed(folder, ranks):
     return found[min(found)]
 
 
+@pytest.mark.exhaustive
 def test_four_ranks_are_predicted_from_the_trace_of_two(tmp_path):
     two, four = replayed(tmp_path / "two", 2), replayed(tmp_path / "four", 4)
     predicted = two.changed({"parallelism.dp": 4}, "dp 4").run().timeline.step_time

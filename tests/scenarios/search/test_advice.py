@@ -11,6 +11,7 @@ from clustersim.scenarios.search.parallelism_advice import Ladder, advice, figur
 from clustersim.scenarios.search.planner import Planner
 from clustersim.scenarios.specification.loading import shipped
 from clustersim.simulator.reading.errors import ScenarioError
+from tests.samples import sample
 from tests.workloads.parallelism.zero_states import zero_state_bytes
 
 
@@ -202,7 +203,7 @@ def agreeing(names: tuple[str, ...]) -> list[Scenario]:
     return found
 
 
-@pytest.mark.parametrize("name", AGREEING)
+@pytest.mark.parametrize("name", sample(AGREEING, heavy=["t5_11b_32a100"]))
 def test_plan_and_advice_agree(name: str) -> None:
     for one in agreeing((name,)):
         agree(one.changed({"plan.search": SEARCH}, "a search"))

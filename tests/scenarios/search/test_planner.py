@@ -188,6 +188,7 @@ def told(planner: Planner) -> list[tuple[str, float, float]]:
     return [(one.candidate.key, one.estimate, one.seconds) for one in planner.best()]
 
 
+@pytest.mark.exhaustive
 def test_every_number_of_processes_gives_the_same_answer() -> None:
     scenario = job({"tp": [1, 2], "micro_batch_size": [1, 2]}, plan={"simulate": 3})
     assert told(Planner(scenario)) == told(Planner(scenario, processes=2))

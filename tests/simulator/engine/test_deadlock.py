@@ -90,3 +90,19 @@ def test_ranks_of_one_collective_are_named(fold):
         simulate(schedule, uniform(4, 1e9, 1e-6), fold=fold, variation=Variation(jitter=0.1))
     waiting = "rank 0 [compute] reduce: all_reduce 8 B over tp, step 0, waits for rank 1 [compute]"
     assert waiting in str(caught.value)
+
+
+@pytest.mark.parametrize("others", [4, 5])
+def test_at_most_four_that_a_rank_waits_for_are_named(others):
+    """Rank 0 joins a collective before it sends; the others receive first."""
+    on = {"over": "dp", "nbytes": 8.0, "stream": "all"}
+    joins = Collective(name="sum", kind="all_reduce", **on)
+    peers = range(1, 1 + others)
+    first = Program("first", (joins, *(Send(name=f"send {n}", peer=n, action=Action("F", 0, n), **on) for n in peers)))
+    rest = [Program(f"rank {n}", (Recv(name="recv", peer=0, action=Action("F", 0, n), **on), joins)) for n in peers]
+    schedule = Schedule(Mesh.regular({"dp": 1 + others}), (first, *rest), tuple(range(1 + others)))
+    with pytest.raises(DeadlockError) as caught:
+        simulate(schedule, uniform(gpus=1 + others, hosts=0, bandwidth=1e9, latency=1e-6), fold=False)
+    (line,) = [line for line in str(caught.value).splitlines() if line.startswith("  rank 0 ")]
+    named = ", ".join(f"rank {other} [all]" for other in range(1, 5))
+    assert line.partition("waits for ")[2] == named + " ..." * (others > 4)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clustersim.simulator.engine.pricing import Pricing, Variation
+from clustersim.simulator.engine.pricing import Distribution, Pricing, Variation
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.schedule.mesh import Mesh
@@ -46,3 +46,16 @@ def test_jitter_draws_a_factor_for_each_op_and_step_in_order(stragglers):
     expected = np.array([3.0, 1.0, 0.0, 5.0]) * factors
     expected[:, 3] = 5.0
     assert durations.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "gamma", "normal", "empirical"])
+def test_twice_a_distribution_deviates_twice_as_much_about_1(kind):
+    """An empirical one by hand: 0.5 to 1.5, all equally likely, becomes 0 to 2, with no factor below a thousandth."""
+    quantiles = ((0.0, 0.5), (1.0, 1.5)) if kind == "empirical" else ()
+    one = Distribution(kind, 0.0 if quantiles else 0.1, quantiles)
+    few, many = (made.draw(np.random.default_rng(1), 100_000) for made in (one, one * 2.0))
+    assert few.mean() == pytest.approx(1.0, abs=0.002)
+    assert many.mean() == pytest.approx(1.0, abs=0.004)
+    assert few.std() == pytest.approx(1 / 12**0.5 if quantiles else 0.1, rel=0.02)
+    assert many.std() == pytest.approx(2 * few.std(), rel=0.02)
+    assert 0 < many.min() < few.min() < few.max() < many.max()

@@ -57,6 +57,17 @@ def test_bins_hold_the_mean_use_of_each_kind_of_link(name, variant, changes):
         assert mean == pytest.approx(float(theirs[kind].mean.mean()), rel=1e-9)
 
 
+def test_the_intervals_of_a_flow_have_a_length_and_carry_its_bytes():
+    timeline = simulation("hello", None, {}).run()
+    intervals, flows = timeline.link_use
+    assert len(intervals.begin)
+    assert (intervals.end > intervals.begin).all()
+    nbytes = np.bincount(intervals.flow, intervals.rate * (intervals.end - intervals.begin), len(flows.starts) - 1)
+    of_link = np.repeat(nbytes, np.diff(flows.starts)) * flows.crossings
+    carried = np.bincount(flows.links, of_link, len(timeline.cluster.links))
+    assert {link: carried[link] for link in timeline.link_bytes} == pytest.approx(dict(timeline.link_bytes))
+
+
 def test_the_spans_of_a_rank_that_kept_none_are_refused():
     few = without_spans("hello", None, {})
     with pytest.raises(SimulatorError, match=r"spans of rank 3 were not kept.*--ranks"):

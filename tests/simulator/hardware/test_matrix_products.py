@@ -105,3 +105,20 @@ def test_products_of_unequal_rows_share_waves() -> None:
     gpu = Accelerator(peak_flops=RATE, sms=SMS)
     equal, unequal = grouped_matmul([256.0] * 10, 1280, [4096] * 10), grouped_matmul([512.0] * 5, 1280, [4096] * 5)
     assert gpu.kernel_seconds(equal) == gpu.kernel_seconds(unequal)
+
+
+@pytest.mark.parametrize("half", [0.0, 64.0])
+def test_products_of_unequal_depth_take_their_mean_or_the_deepest(half: float) -> None:
+    """In one wave the deepest product bounds them; many take turns, as long as products of their mean depth."""
+    tiling = Tiling(k_half=half, split=1.0)  # so that none is divided along its depth
+
+    def grouped(batch: int, *depths: int) -> float:
+        return one_product((batch, 128, 128, sum(depths) // len(depths)), RATE, SMS, tiling, depths=depths)
+
+    assert grouped(10, *[512] * 10) == pytest.approx(seconds(128, 128, 512, tiling, batch=10))
+    assert grouped(1000, 1024, 0) == pytest.approx(seconds(128, 128, 512, tiling, batch=1000))
+    # one tile of the smallest on each SM: a step for each element of the deepest, and half a depth
+    smallest = min(TILES)
+    step = 2 * smallest[0] * smallest[1] * SMS / RATE
+    deep = one_product((SMS, *smallest, 10), RATE, SMS, tiling, depths=(5000, *[0] * 499))
+    assert deep == pytest.approx((5000 + half) * step)

@@ -111,6 +111,7 @@ def test_what_is_wrong_is_said(recompute: object, message: str) -> None:
         small(recompute=recompute)
 
 
+@pytest.mark.exhaustive
 def test_deepseek_v3_fits() -> None:
     """arXiv:2412.19437, section 3.2.3: it trains without tensor parallelism on GPUs of 80 GB."""
     path = Path(__file__).parents[3] / "scenarios/published/deepseek_v3.yaml"

@@ -36,7 +36,7 @@ def test_every_model_of_the_catalogue_loads_and_names_its_source() -> None:
         assert made.name.replace("-", "_") == name
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.exhaustive), "bf16"])
 def test_every_model_of_the_catalogue_has_work_in_every_layer(precision: str) -> None:
     for name in names("clustersim.workloads.models"):
         made = model(name, precision)

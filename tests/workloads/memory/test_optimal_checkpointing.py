@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clustersim.workloads.memory.chain import Chain, ChainLayer
+from clustersim.workloads.memory.chain import Chain, ChainLayer, Segments, Slots
 from clustersim.workloads.memory.chain_execution import executed
 from clustersim.workloads.memory.optimal_checkpointing import (
     BudgetError,
@@ -201,3 +201,10 @@ def test_rounding_to_slots_never_exceeds_the_budget(rows, share, in_flight):
     budget = least + share * (most - least)
     run = executed(optimal(chain, budget, in_flight), chain)
     assert peak_in_flight([run], in_flight) <= budget * (1 + 1e-9)
+
+
+def test_layers_that_run_on_hold_the_activation_before_and_the_one_they_make():
+    """By hand: a_0 ... a_4 = 9, 5, 1, 7, 2, where the input of the first layer counts with what is stored."""
+    segments = Segments(Chain.of([9, 5, 1, 7, 2], [8, 8, 8, 8]), Slots(1.0, 40))
+    assert segments.peaks_advancing(1, 4, 0.0) == [5, 5 + 1, 1 + 7, 7 + 2]
+    assert segments.peaks_advancing(2, 4, 3.0) == [1 + 3, 1 + 7 + 3, 7 + 2 + 3]

@@ -148,3 +148,28 @@ def test_deepspeed_checks_and_flattens_gradients_of_16_bits() -> None:
     # an fp32 copy 2 + 4 and its sum 4, a flat copy 4 + 4
     assert bytes_for_each("fp16", "fp16", flat=True) == 6 + 8 + 4 + 28 + 6 + 10 + 8
     assert bytes_for_each("bf16", "fp32", flat=True) == bytes_for_each("bf16", "fp32", flat=False) == 4 + 28 + 6
+
+
+@pytest.mark.parametrize(
+    ("precision", "gradients", "how", "kernels"),
+    [
+        ("fp32", "fp32", {}, ["update"]),
+        ("bf16", "bf16", {}, ["update"]),
+        ("fp32", "fp32", {"unfused_update": True}, ["norm", "update"]),
+        ("bf16", "fp32", {"unfused_update": True}, ["norm", "update", "weights back"]),
+        ("bf16", "bf16", {"unfused_update": True}, ["cast", "norm", "update", "weights back"]),
+        ("fp16", "fp16", {"unfused_update": True}, ["cast", "check", "norm", "update", "weights back"]),
+        (
+            "fp16",
+            "fp16",
+            {"unfused_update": True, "flat_update": True},
+            ["copy", "sum", "flat copy", "cast", "check", "norm", "update", "weights back"],
+        ),
+        ("bf16", "bf16", {"fused": False}, ["cast", *["foreach"] * 7, "weights back"]),
+    ],
+)
+def test_each_pass_around_an_update_is_a_kernel(
+    precision: str, gradients: str, how: dict[str, bool], kernels: list[str]
+) -> None:
+    (made,) = optimizer_kernels(1000, "adam", precision, gradients, **how)
+    assert made.launches == len(kernels)

@@ -112,6 +112,34 @@ def test_adafactor_moves_what_torch_moves(torch, shape):
     assert kept == moment_bytes(tensor, "adafactor")
 
 
+@pytest.mark.parametrize("shape", [(64, 128), (4096,)])
+def test_each_further_tensor_of_adafactor_has_the_norms_and_products_of_torch(torch, shape):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Count(TorchDispatchMode):
+        kernels = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.kernels += func._schema.name in ("aten::linalg_vector_norm", "aten::mm")
+            return func(*args, **(kwargs or {}))
+
+    def counted(tensors):
+        parameters = [torch.nn.Parameter(torch.randn(*shape)) for _ in range(tensors)]
+        optimizer = torch.optim.Adafactor(parameters, weight_decay=0.0, foreach=True)
+        for one in parameters:
+            one.grad = torch.randn_like(one)
+        optimizer.step()
+        with Count() as seen:
+            optimizer.step()
+        return seen.kernels
+
+    def launches(tensors):
+        made = [matrix(*shape) if len(shape) > 1 else ParameterTensor(shape[0])] * tensors
+        return sum(kernel.launches for kernel in update_kernels(made, "adafactor", "fp32"))
+
+    assert launches(5) - launches(2) == counted(5) - counted(2)
+
+
 @pytest.mark.parametrize("shape", [(96, 160), (160, 96), (64, 64)])
 def test_muon_multiplies_what_torch_multiplies(torch, shape):
     if not hasattr(torch.optim, "Muon"):

@@ -337,7 +337,7 @@ def test_measured_collectives_are_fitted_beside_the_scenario(tmp_path, monkeypat
         f"#  Rank  {i} Group  0 Pid  4112{i} on     node-a device  {i} [0000:0{i}:00] NVIDIA A100-SXM4-80GB"
         for i in range(8)
     ]
-    sizes = [(2**power, 20 + 2**power / 1.3e5) for power in range(12, 29, 2)]
+    sizes = [(2**power, 20 + 2**power / 1.3e5) for power in (12, 20, 28)]
     rows = [f"{n:12}  {n // 4:12}     float     sum      -1  {us:7.2f}   1.0   1.0      0" for n, us in sizes]
     header = "#       size         count      type   redop    root     time   algbw   busbw #wrong"
     text = "\n".join(["# nThread 1 nGpus 1 minBytes 4096", *ranks, "#", header, *rows, "# Avg bus bandwidth    : 1"])

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.run.running import communicator, variation
 from clustersim.simulator.engine.folding import folding
 from clustersim.simulator.engine.folding.folding import Folding
 from clustersim.simulator.engine.folding.partition import COMMUNICATION, LINK, RANK
+from tests.samples import sample
 
 SLOW: dict[str, Any] = {"simulation.stragglers": [{"rank": 21, "slowdown": 1.5}]}
 
@@ -52,8 +52,9 @@ def test_classes_are_those_of_all_replicas(settings: dict[str, Any], order: list
     assert check_equal({**sizes, **settings, "parallelism.rank_order": order})
 
 
-@given(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]), st.sampled_from([8, 16, 40]), st.booleans())
-def test_classes_are_those_of_all_replicas_of_any_layout(tp: int, pp: int, radix: int, straggler: bool) -> None:
+@pytest.mark.parametrize("case", sample(product([1, 2, 4, 8], [1, 2, 4], [8, 16, 40], [False, True]), 8), ids=str)
+def test_classes_are_those_of_all_replicas_of_any_layout(case: tuple[int, int, int, bool]) -> None:
+    tp, pp, radix, straggler = case
     sizes = {"parallelism.tp": tp, "parallelism.pp": pp, "parallelism.dp": 64 // tp // pp}
     sizes |= {
         "parallelism.sequence_parallel": tp > 1,

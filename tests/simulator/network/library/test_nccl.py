@@ -23,6 +23,7 @@ from clustersim.simulator.network.library.nccl_tables import (
     TREE_CORRECTION,
     TREE_LL128,
     VERSIONS,
+    switch_hop_latency,
 )
 from clustersim.simulator.network.library.tuner import steps
 from clustersim.simulator.network.plan import TransferPlan
@@ -62,6 +63,19 @@ def test_latencies_are_those_of_the_source() -> None:
             continue
         compared += 1
     assert compared == 8 + 8 + 6
+
+
+def test_latencies_of_switches_are_those_of_the_source() -> None:
+    """A way through a network and back is two hops here, as one through NVSwitches; each has half of its latency."""
+    names = {"CollNetDirect": "sharp", "NVLS": "nvls_sharp", "NVLSTree": "nvls_tree"}
+    halves = {(NET, "sharp"), (NVLINK, "nvls_sharp"), (NET, "nvls_sharp"), (NVLINK, "nvls_tree")}
+    found = {(hop, name): 1e6 * us for (hop, name, _), us in switch_hop_latency("2.30").items()}
+    for row in table("nccl_tuning_constants"):
+        hop = row["table"].removeprefix("hwLatencies/")
+        if row["key"] in names and hop != row["table"] and figures(row)[2]:
+            place = hop, names[row["key"]]
+            assert found.pop(place) == pytest.approx(figures(row)[2] / (1 + (place in halves)))
+    assert not found
 
 
 def test_ceilings_and_corrections_are_those_of_the_source() -> None:

@@ -112,6 +112,7 @@ def test_a_cache_that_is_too_small_negotiates_every_gradient():
     assert steps[3] == steps[0] > steps[4]
 
 
+@pytest.mark.exhaustive
 def test_negotiation_of_hundreds_of_ranks_does_not_bound_a_step():
     """Each of 512 ranks would send a request for each of 161 gradients: 82 ms for a coordinator without a cache."""
     document = {
