@@ -74,6 +74,7 @@ def shorten(test: Any) -> None:
         )
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
     """Deal whole files to the workers, `LONG` ones first, and files that are `TOGETHER` to one of them."""
     from xdist.scheduler import LoadFileScheduling
