@@ -292,8 +292,10 @@ class Accelerator:
     """Share of the peak that the products of fused attention reach, softmax included."""
     attention_backward: Fraction = 1.0
     """The same in the backward pass."""
+    own_attention: Ratio = 1.0
+    """How much faster, relative to FlashAttention-2, kernels made for this GPU are than on Hopper."""
     cudnn_attention_efficiency: Fraction | None = None
-    """The same of the products alone, of kernels made for this GPU; None: there are none."""
+    """As *attention_efficiency* of the products alone, of kernels made for this GPU; None: there are none."""
     cudnn_attention_backward: Fraction | None = None
     """The same in the backward pass."""
     attention_start: Time = 0.0
@@ -467,7 +469,8 @@ class Accelerator:
         else:
             share, start, speed = self.attention_efficiency, self.attention_start, software.flash_forward
         if software.flash_forward > 1.0 or software.flash_backward > FLASH_2_BACKWARD:
-            return self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS, CUDNN_COLUMNS) / speed
+            alone = self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS, CUDNN_COLUMNS)
+            return alone / (speed * self.own_attention)
         assert kernel.shape is not None
         head = kernel.shape[3]
         padded = padded_head(head, first=software.flash_backward < FLASH_2_BACKWARD) / head
