@@ -49,6 +49,8 @@ OF_CLOCKS = (
     "convolution_efficiency",
     "attention_efficiency",
     "attention_backward",
+    "own_attention_efficiency",
+    "own_attention_backward",
     "cudnn_attention_efficiency",
     "cudnn_attention_backward",
     "exponentials",
@@ -292,8 +294,11 @@ class Accelerator:
     """Share of the peak that the products of fused attention reach, softmax included."""
     attention_backward: Fraction = 1.0
     """The same in the backward pass."""
-    own_attention: Ratio = 1.0
-    """How much faster, relative to FlashAttention-2, kernels made for this GPU are than on Hopper."""
+    own_attention_efficiency: Fraction | None = None
+    """What *attention_efficiency* is for kernels made for this GPU, of which a stack tells how much faster than
+    FlashAttention-2 they are; None: that one. FlashAttention-2 lacks the instructions of later GPUs than Ampere."""
+    own_attention_backward: Fraction | None = None
+    """The same in the backward pass."""
     cudnn_attention_efficiency: Fraction | None = None
     """As *attention_efficiency* of the products alone, of kernels made for this GPU; None: there are none."""
     cudnn_attention_backward: Fraction | None = None
@@ -465,12 +470,15 @@ class Accelerator:
         """
         if kernel.attention == "backward":
             share, start = self.attention_backward * FLASH_2_BACKWARD, self.attention_backward_start
+            own = (self.own_attention_backward or 0.0) * FLASH_2_BACKWARD
             speed = software.flash_backward / FLASH_2_BACKWARD
         else:
-            share, start, speed = self.attention_efficiency, self.attention_start, software.flash_forward
+            share, start = self.attention_efficiency, self.attention_start
+            own, speed = self.own_attention_efficiency, software.flash_forward
         if software.flash_forward > 1.0 or software.flash_backward > FLASH_2_BACKWARD:
-            alone = self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS, CUDNN_COLUMNS)
-            return alone / (speed * self.own_attention)
+            if own:
+                return products / own / speed
+            return self._with_starts(kernel, products / share, start, ATTENTION_COLUMNS, CUDNN_COLUMNS) / speed
         assert kernel.shape is not None
         head = kernel.shape[3]
         padded = padded_head(head, first=software.flash_backward < FLASH_2_BACKWARD) / head
