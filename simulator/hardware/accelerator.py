@@ -474,7 +474,7 @@ class Accelerator:
             speed = software.flash_backward / FLASH_2_BACKWARD
         else:
             share, start = self.attention_efficiency, self.attention_start
-            own, speed = self.own_attention_efficiency, software.flash_forward
+            own, speed = self.own_attention_efficiency or 0.0, software.flash_forward
         if software.flash_forward > 1.0 or software.flash_backward > FLASH_2_BACKWARD:
             if own:
                 return products / own / speed

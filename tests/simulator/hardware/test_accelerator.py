@@ -199,10 +199,9 @@ def test_kernels_made_for_blackwell_reach_the_share_that_they_reach_on_hopper(
 ) -> None:
     """FlashAttention-2, which lacks Blackwell's instructions, does not. Without the start of a tile."""
     kernel = Kernel(1.0, 0.0, (EXECUTED[which] * 32, 8192, 4128, 128), "bf16", attention=which)
-    plain = {"attention_start": 0.0, "attention_backward_start": 0.0}
     shares = {}
     for name in ("h100", "b200"):
-        gpu = replace(device(GPUS, name).accelerator(), **plain)
+        gpu = replace(device(GPUS, name).accelerator(), attention_start=0.0, attention_backward_start=0.0)
         for made, stack in (("own", Software(flash_forward=1.5, flash_backward=3.0)), ("plain", Software())):
             shares[name, made] = 1 / (gpu.seconds([kernel], stack) * gpu.peak("bf16"))
     assert shares["b200", "own"] == pytest.approx(shares["h100", "own"], rel=1e-3)
