@@ -160,7 +160,7 @@ class GroupTopology:
         key = transport, id(on)
         if key not in self._wholes:
             links, way = self.cluster.links, self.properties.way
-            used = np.unique(links.which[on.links]).tolist()
+            used = distinct(links.which[on.links]).tolist()
             efficiency = np.ones(len(links.distinct))
             efficiency[used] = [transport.link_efficiency(links.distinct[place], way) for place in used]
             weights = on.crossings / efficiency[links.which[on.links]]

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.hardware.hashing import Indices, distinct
 from clustersim.simulator.hardware.links import Floats, Link, is_tcp
 from clustersim.simulator.hardware.topology import Regularity
 from clustersim.simulator.network.step import Step
@@ -184,8 +184,8 @@ def _hops(cluster: Cluster, found: Paths, numbers: Indices) -> tuple[tuple[Hop, 
     pcie = np.maximum.reduceat(found.sums(links.some(found.links, lambda link: link_class(link.kind) == PCI)), begins)
     classes = np.where(server[:, 0] != server[:, 1], 0, np.where(pcie > 0, 1, 2))
     seconds, place = np.unique(latency, return_inverse=True)
-    distinct, hop_of = np.unique(place * 3 + classes, return_inverse=True)
-    return tuple((float(seconds[one // 3]), (NET, PCI, NVLINK)[one % 3]) for one in distinct.tolist()), hop_of
+    kinds, hop_of = np.unique(place * 3 + classes, return_inverse=True)
+    return tuple((float(seconds[one // 3]), (NET, PCI, NVLINK)[one % 3]) for one in kinds.tolist()), hop_of
 
 
 def link_load(cluster: Cluster, devices: Sequence[str], step: Step, numbers: Indices | None = None) -> LinkLoad:
@@ -233,7 +233,7 @@ def link_shares(found: Paths) -> tuple[Indices, Floats]:
     """
     links, first, which = np.unique(found.links, return_index=True, return_inverse=True)
     several = np.bincount(found.of)
-    whole = lcm(*np.unique(several[found.of]).tolist())
+    whole = lcm(*distinct(several[found.of]).tolist())
     parts = np.bincount(which, np.repeat(whole // several[found.of], found.lengths), len(links)) / whole
     order = np.argsort(first)
     return links[order], parts[order]

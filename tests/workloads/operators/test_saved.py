@@ -341,7 +341,7 @@ def test_a_rank_holds_the_most_while_it_computes_the_loss(how, order):
         ("fsdp", "eager", 4),
         ("llm_foundry", "with_metrics", 4),
         ("megatron", "vocab_parallel", 1),
-        ("ideal", "fused", 1),
+        ("ideal", "in_place", 1),
     ],
 )
 def test_the_stack_and_the_model_say_which(stack, how, tensors):
