@@ -261,24 +261,13 @@ def candidate(
     crowded = transport.crowding_factor(latencies, protocol, nbytes, properties.ranks)
 
     def placed(step: Step) -> PlacedStep:
-        load, flows = topology.link_load(step), topology.flows(transport, step, share, ceiling)
+        flows = topology.flows(transport, step, share, ceiling)
         round_busy = topology.busy(flows) * step.nbytes
         if transport.chains_by_rank and algorithm == "ring" and step.pipelined:
             return PlacedStep(
                 step, transport.chain_estimate(algorithm, protocol, properties), flows, round_busy * step.repeat
             )
-        alphas = load.of_hops(
-            lambda hop: transport.message(*hop, latencies, protocol, properties) * (1.0 if hop[1] == NET else crowded)
-        )
-        segments = transport.segments if properties.tcp else 0
-        if (transport.overlapped_latency or segments) and step.coupled and not step.pipelined:
-            chunk = transport.round_bytes.get((algorithm, protocol), inf) * max(1, transport.blocks)
-            betas = topology.seconds_per_byte(step, flows[0])
-            ready = alphas + load.of_hops(lambda hop: hop[0]) if segments else None
-            line = transport.lines.get(protocol, 0.0) if properties.servers == 1 else 0.0
-            latency = step.exposed(alphas, betas, chunk, segments or transport.slices.get(algorithm, 1), ready, line)
-        else:
-            latency = step.latency(alphas)
+        latency = _exposed(transport, topology, algorithm, protocol, step, flows[0], crowded)
         if step.pipelined and transport.fills:
             # the first chunks go up a tree before any comes down, so each way they have the links to themselves
             for part in step.passes() if algorithm in TREES else [step]:
@@ -296,6 +285,33 @@ def candidate(
         transport.base(latencies, protocol, properties.link, crowded),
         latency_factor,
     )
+
+
+def _exposed(
+    transport: Transport,
+    topology: GroupTopology,
+    algorithm: str,
+    protocol: str,
+    step: Step,
+    flow: Flow,
+    crowded: float,
+) -> float:
+    """The seconds of latency of *step*, whose bytes go by *flow*, that the bytes do not overlap.
+
+    Messages inside a server take *crowded* times as long as alone.
+    """
+    properties, load, latencies = topology.properties, topology.link_load(step), transport.latencies_of(algorithm)
+    alphas = load.of_hops(
+        lambda hop: transport.message(*hop, latencies, protocol, properties) * (1.0 if hop[1] == NET else crowded)
+    )
+    segments = transport.segments if properties.tcp else 0
+    if step.pipelined or not step.coupled or not (transport.overlapped_latency or segments):
+        return step.latency(alphas)
+    chunk = transport.round_bytes.get((algorithm, protocol), inf) * max(1, transport.blocks)
+    betas = topology.seconds_per_byte(step, flow)
+    ready = alphas + load.of_hops(lambda hop: hop[0]) if segments else None
+    line = transport.lines.get(protocol, 0.0) if properties.servers == 1 else 0.0
+    return step.exposed(alphas, betas, chunk, segments or transport.slices.get(algorithm, 1), ready, line)
 
 
 def _filling(
