@@ -9,12 +9,14 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from numba import njit
 from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, UserWideCacheLocator
+from numba.core.runtime import rtsys
 from numba.core.typing.templates import Signature
 
 log = logging.getLogger(__name__)
@@ -95,12 +97,19 @@ class _Cache(FunctionCache):
         return *key, constants
 
     def load_overload(self, signature: Signature, target: Any) -> Any:
-        """Return the code on disk; none if it was kept for types of an earlier version, which are no longer there."""
+        """Return the code on disk; none if it was kept for types of an earlier version, which are no longer there.
+
+        Code that is ready needs numba's runtime, not what numba knows of all functions that it can compile; loading
+        that takes longer than the rest.
+        """
+        target.refresh = partial(rtsys.initialize, target)
         try:
             return super().load_overload(signature, target)  # type: ignore[no-untyped-call]
         except (AttributeError, ImportError):
             self.flush()  # type: ignore[no-untyped-call]
             return None
+        finally:
+            del target.refresh
 
     def save_overload(self, signature: Signature, data: Any) -> None:
         """Keep the code, if there is room. It can be used in any case."""

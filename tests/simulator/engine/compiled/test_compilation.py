@@ -39,11 +39,11 @@ def loop(request, tmp_path):
     (tmp_path / "module.py").write_text(LOOP.replace("SIGNATURE", request.param))
     (tmp_path / "constants.py").write_text("FACTOR = 2\n")
 
-    def run(**environment):
+    def run(file="module.py", **environment):
         own = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "PYTHONDONTWRITEBYTECODE": "1", **environment}
         kept = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
         done = subprocess.run(
-            [sys.executable, tmp_path / "module.py"], env={**kept, **own}, capture_output=True, text=True, check=True
+            [sys.executable, tmp_path / file], env={**kept, **own}, capture_output=True, text=True, check=True
         )
         return done.stdout, done.stderr
 
@@ -54,6 +54,14 @@ def test_a_compilation_is_reported_and_kept(loop, tmp_path):
     cache = str(tmp_path / "cache")
     assert loop(NUMBA_CACHE_DIR=cache) == ("11\n", "compiling the event loop, once on this machine: about 10 s\n")
     assert loop(NUMBA_CACHE_DIR=cache) == ("11\n", "")
+
+
+@pytest.mark.exhaustive
+def test_kept_code_is_loaded_without_what_numba_compiles_with(loop, tmp_path):
+    (tmp_path / "shown.py").write_text("import module, sys; print('numba.np.arraymath' in sys.modules)\n")
+    cache = str(tmp_path / "cache")
+    assert loop("shown.py", NUMBA_CACHE_DIR=cache)[0] == "11\nTrue\n"
+    assert loop("shown.py", NUMBA_CACHE_DIR=cache)[0] == "11\nFalse\n"
 
 
 @pytest.mark.exhaustive
