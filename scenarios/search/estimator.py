@@ -4,9 +4,9 @@ Each candidate is a scenario with its own software stack and precision, as `run`
 
 The schedule is made by the passes of the scenario itself, on priced layers (`prices`), so it has the same
 pipeline order, buckets, updates and allocations. One rank of each program is executed by the engine on transfers of
-known duration. Of many micro-batches only a few are executed: in the steady state of a pipeline
-each further one adds the same time and no memory. An order that holds more activations the more micro-batches there
-are, such as GPipe's, has no steady state: all of them are executed.
+known duration. Of many micro-batches only a few are executed: in the steady state of a pipeline each further one adds
+the same time, at least that of the rank that computes longest, and no memory. An order that holds more activations the
+more micro-batches there are, such as GPipe's, has no steady state: all of them are executed.
 
 Facts of a pipeline order that do not depend on the number of micro-batches.
 """
@@ -15,9 +15,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field, replace
 from math import inf
 from typing import Any, TypeVar, cast
+
+import numpy as np
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.derived import Derived
@@ -37,6 +40,7 @@ from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.matching import Matching
+from clustersim.simulator.schedule.ops import Compute
 from clustersim.simulator.schedule.pipeline_order import Action, Order
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.memory.compute import PIPELINE
@@ -45,46 +49,65 @@ from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.operators.stages import stages_of
 
 STEADY = 2
-"""Micro-batches for each pipeline rank with which an order reaches its steady state: 1F1B after 1, interleaved after
-1 + 1/v."""
+"""Micro-batches for each pipeline rank with which an order has the most in flight: 1F1B with 1, interleaved with
+1 + 1/v, ZB-H2 with less than 2."""
 
 
 @dataclass(frozen=True)
 class PipelineFacts:
     """What of a pipeline order does not depend on the number of micro-batches.
 
-    *stages*: those of each rank. *in_flight*: the most forward passes of each rank without the end of their backward
-    passes. *phases* of a micro-batch without recomputation; *splits*: backward passes are divided into I and W.
+    *stages*: those of each rank, each with the part of the micro-batches that the rank has of it: all of them, but in
+    orders with several ranks for a stage. *in_flight*: the most forward passes of each rank without the end of their
+    backward passes. *phases* of a micro-batch without recomputation, the shortest ones if micro-batches differ;
+    *splits*: backward passes are divided into I and W.
     *grows*: the more micro-batches, the more are in flight. *asynchronous*: it updates weights within a batch. *kept*:
-    by stage that the order recomputes, how many micro-batches are not recomputed.
+    by stage that the order recomputes, how many micro-batches are not recomputed. *least*: the micro-batches for each
+    pipeline rank that it needs, 1 or `STEADY`.
     """
 
-    stages: Sequence[Sequence[int]]
+    stages: Sequence[Mapping[int, float]]
     in_flight: Sequence[int]
     phases: str
     splits: bool
     grows: bool
     asynchronous: bool = False
     kept: Mapping[int, int] = field(default_factory=dict)
+    least: int = STEADY
 
 
 def pipeline_facts(parallelism: ParallelismSection, recompute: bool) -> PipelineFacts:
     """Return what the order of *parallelism* is like; *recompute*: it recomputes whole stages."""
+
+    def order(each: int) -> Order:
+        return parallelism.order(each * parallelism.pp, recompute=recompute)
+
     try:
-        few, more = (parallelism.order(n * parallelism.pp, recompute=recompute) for n in (STEADY, STEADY + 1))
+        few, more = order(STEADY), order(STEADY + 1)
     except ScheduleError:
         # an order for another number of micro-batches; the schedule will tell
-        return PipelineFacts([[0]], [0], "FB", False, True)
+        return PipelineFacts([{0: 1.0}], [0], "FB", False, True)
+    least = STEADY
+    with suppress(ScheduleError):
+        order(1)
+        least = 1
     phases = {action.phase for row in few.rows for action in row} & set("FBIW")
     return PipelineFacts(
-        [sorted({action.stage for action in row}) for row in few.rows],
+        [_parts(row, STEADY * parallelism.pp) for row in few.rows],
         [_in_flight(row) for row in few.rows],
-        "".join(sorted(phases)),
+        "BF" if "B" in phases else "".join(sorted(phases)),
         "I" in phases,
         max(map(_in_flight, more.rows)) > max(map(_in_flight, few.rows)),
         few.asynchronous,
         dict(_kept(few).items() & _kept(more).items()),
+        least,
     )
+
+
+def _parts(row: Sequence[Action], micro_batches: int) -> dict[int, float]:
+    """Return the part of the *micro_batches* whose forward passes *row* has, by stage, ascending."""
+    forward = Counter(action.stage for action in row if action.phase == "F")
+    return {stage: count / micro_batches for stage, count in sorted(forward.items())}
 
 
 def _kept(order: Order) -> dict[int, int]:
@@ -103,8 +126,8 @@ def _in_flight(row: Sequence[Action]) -> int:
 
 T = TypeVar("T")
 
-WARM_UP = 1
-"""Micro-batches for each pipeline rank until a pipeline is in its steady state: 1F1B is after one."""
+ROUNDING = 1e-6
+"""Relative error of sums of times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,29 +160,35 @@ class Estimator:
 
         Raises `ScenarioError` if it cannot be scheduled.
         """
-        micro_batches = variant.derived.micro_batches
-        numbers = self._few(variant) or (micro_batches,)
-        last = self.schedule(variant, numbers[-1])
-        network = self.network(variant.derived)
-        need = memory_need(variant, last, network=network.communicator)
+        numbers = self._few(variant)
+        schedule = self.schedule(variant, numbers[-1])
+        need = memory_need(variant, schedule, network=self.network(variant.derived).communicator)
         if need.nbytes > within:
             return Estimate(None, need)
-        seconds = self._timeline(last, variant).step_time
-        if len(numbers) > 1:
-            first = self._timeline(self.schedule(variant, numbers[0]), variant).step_time
-            more = (micro_batches - numbers[1]) / (numbers[1] - numbers[0])
-            seconds += more * (seconds - first)
-        return Estimate(seconds, need)
+        last = self._timeline(schedule, variant)
+        if len(numbers) == 1:
+            return Estimate(last.step_time, need)
+        first = self._timeline(self.schedule(variant, numbers[0]), variant)
+        while not _steady(first, last):
+            numbers = self._few(variant, numbers[1])
+            first, last = last, self._timeline(self.schedule(variant, numbers[-1]), variant)
+            if len(numbers) == 1:
+                return Estimate(last.step_time, need)
+        more = (variant.derived.micro_batches - numbers[1]) / (numbers[1] - numbers[0])
+        return Estimate(last.step_time + more * (last.step_time - first.step_time), need)
 
-    def _few(self, variant: BuiltScenario) -> tuple[int, int] | None:
-        """Return two numbers of micro-batches in the steady state; None if all are executed."""
+    def _few(self, variant: BuiltScenario, first: int = 0) -> tuple[int, ...]:
+        """Return two numbers of micro-batches that may be in the steady state, or the number of all, if it is faster.
+
+        *first*: the lower of the two, if it is known.
+        """
         stages, count = variant.specification.parallelism.pp, variant.derived.micro_batches
         pipeline = self.pipeline(variant.specification)
         if pipeline.asynchronous or pipeline.grows or variant.derived.by_stage:
-            return None
-        first = WARM_UP * stages + count % stages
+            return (count,)
+        first = first or pipeline.least * stages + count % stages
         second = first + stages
-        return (first, second) if count > first + second else None
+        return (first, second) if count > first + second else (count,)
 
     def pipeline(self, specification: Specification) -> PipelineFacts:
         """Return the facts of the pipeline order."""
@@ -298,6 +327,23 @@ class Estimator:
             return {key: price(layer) for key, layer in distinct_layers(share).items()}
 
         return self.once("computing", (id(share), derived.micro_batch_size, device), made)
+
+
+def _steady(first: Timeline, last: Timeline) -> bool:
+    """Return whether the micro-batches that *last* has and *first* has not take as long as each rank computes on them.
+
+    They take less while they fill a bubble that fewer micro-batches leave, as in the orders without bubbles.
+    """
+    more = last.step_time - first.step_time
+    computed = (_computing(last, rank) - _computing(first, rank) for rank in last.distinct_ranks)
+    return more >= max(computed) * (1 - ROUNDING)
+
+
+def _computing(timeline: Timeline, rank: int) -> float:
+    """Return the seconds for which the GPU of *rank* computes."""
+    columns, program = timeline.of(rank), timeline.schedule.program(rank)
+    on_gpu = program.column(lambda op: op.on == "gpu", np.bool_, (Compute,))[columns.op]
+    return float((columns.end - columns.begin)[on_gpu].sum())
 
 
 def _recomputes_layers(variant: BuiltScenario) -> bool:

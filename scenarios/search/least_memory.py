@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import inf
 
 from clustersim.scenarios.build.built import BuiltScenario
@@ -39,7 +39,7 @@ def least_bytes(estimator: Estimator, variant: BuiltScenario) -> float:
     return (least + fragmentation(fragmented, software) + software.context_bytes) * ALMOST
 
 
-def most_buffers(estimator: Estimator, variant: BuiltScenario, own: Sequence[Sequence[int]]) -> float:
+def most_buffers(estimator: Estimator, variant: BuiltScenario, own: Sequence[Iterable[int]]) -> float:
     """Return the most bytes that a rank, which has stages of *own*, holds for a time and not as activations."""
     parallelism, training = variant.specification.parallelism, variant.specification.training
     assert training is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from math import inf
 from operator import attrgetter
 
@@ -60,7 +60,7 @@ def _least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
     for number, stages in enumerate(pipeline.stages):
         first = min(stages)
         outside = sum(seconds.forwards[:first]) + sum(seconds.backwards[:first])
-        busy = derived.micro_batches * sum(seconds.totals[stage] for stage in stages)
+        busy = derived.micro_batches * sum(part * seconds.totals[stage] for stage, part in stages.items())
         busy += sum(around[stage] for stage in stages)
         again = ((stage, derived.micro_batches - kept) for stage, kept in pipeline.kept.items() if stage in stages)
         busy += sum(count * seconds.again[stage] for stage, count in again)
@@ -119,7 +119,7 @@ def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
     return estimator.once("stage seconds", key, with_messages)
 
 
-def _crossed(own: Sequence[Sequence[int]], count: int) -> list[bool]:
+def _crossed(own: Sequence[Iterable[int]], count: int) -> list[bool]:
     """Return for each of *count* stages but the first whether another rank has the stage before; *own*: by rank."""
     rank = {stage: number for number, stages in enumerate(own) for stage in stages}
     return [rank.get(stage, 0) != rank.get(stage - 1, 0) for stage in range(1, count)]
@@ -235,11 +235,10 @@ def _exchanged(estimator: Estimator, variant: BuiltScenario, stages: list[list[L
     groups of the exchanges do not follow from the method.
     """
     derived, data = variant.derived, variant.specification.parallelism.data
-    counts = data.least_exchanges
-    if not counts or derived.replicas == 1 or derived.degree("cp") > 1:
+    counts, own = data.least_exchanges, estimator.pipeline(variant.specification).stages[number]
+    if not counts or derived.replicas == 1 or derived.degree("cp") > 1 or min(own.values()) < 1:
         return NOTHING
     width, reduced = _widths(estimator, variant)
-    own = estimator.pipeline(variant.specification).stages[number]
 
     def exchanges() -> dict[str, Exchanges]:
         found = grouped(estimator, "layers", stages)

@@ -16,6 +16,7 @@ from clustersim.scenarios.search.least_memory import least_bytes, most_buffers
 from clustersim.scenarios.search.lower_bounds import kernel_seconds, least_seconds
 from clustersim.scenarios.search.planner import Planner
 from clustersim.scenarios.search.prices import Transfers
+from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective, Recv, Send
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
@@ -66,9 +67,23 @@ def test_the_memory_of_an_estimate_is_that_of_check() -> None:
         assert checked.nbytes <= need.nbytes < 1.001 * checked.nbytes
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zero_bubble_h1", "looped_bfs", "interleaved"])
+ORDERS = (
+    "1f1b",
+    "gpipe",
+    "interleaved",
+    "looped_bfs",
+    "zero_bubble_h1",
+    "zero_bubble_h2",
+    "zero_bubble_v",
+    "interleaved_zero_bubble",
+    "dual_pipe",
+    "dual_pipe_v",
+)
+
+
+@pytest.mark.parametrize("schedule", ORDERS)
 def test_few_micro_batches_stand_for_many(schedule: str) -> None:
-    virtual = {"virtual_stages": 2} if schedule in ("interleaved", "looped_bfs") else {}
+    virtual = {"virtual_stages": 2} if schedule.startswith(("interleaved", "looped_bfs")) else {}
     parallelism = {"pp": 2, "tp": 2, "schedule": schedule, **virtual}
     scenario = job(parallelism=parallelism, training={"micro_batch_size": 1, "global_batch_size": 64})
     assert scenario.derived.micro_batches == 32
@@ -89,7 +104,7 @@ def test_bounds_are_below_the_estimates_of_all_candidates() -> None:
         "tp": "auto",
         "sequence_parallel": "auto",
         "pp": "auto",
-        "schedule": ["1f1b", "interleaved", "gpipe", "zero_bubble_h1", "pipedream_2bw"],
+        "schedule": [*ORDERS, "pipedream_2bw"],
         "virtual_stages": "auto",
         "data": "auto",
         "micro_batch_size": [1, 4],
@@ -100,15 +115,21 @@ def test_bounds_are_below_the_estimates_of_all_candidates() -> None:
     planner = Planner(scenario)
     planner.bound(planner.candidates)
     told = [one for one in planner.candidates if not planner.bounds[one.key].kind]
-    assert len(told) > 100
-    for candidate in told[::7]:
+    estimated = set()
+    for candidate in told[::13]:
         variant = space.variant(candidate)
-        estimate = estimator.estimate(variant)
+        try:
+            estimate = estimator.estimate(variant)
+        except ScenarioError as error:
+            assert "or more" in str(error)  # an order that wants more micro-batches
+            continue
+        estimated.add(candidate.values["schedule"])
         assert estimate.seconds is not None
         bounds = [bound(estimator, variant) for bound in LEVELS]
         assert bounds == sorted(bounds)
         assert 0 <= bounds[0] <= bounds[-1] <= estimate.seconds
         assert least_bytes(estimator, variant) <= estimate.need.nbytes
+    assert estimated >= set(ORDERS)
 
 
 def test_states_of_experts_are_divided_over_the_ranks_with_the_same_experts() -> None:
