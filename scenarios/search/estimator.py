@@ -7,16 +7,14 @@ pipeline order, buckets, updates and allocations. One rank of each program is ex
 known duration. Of many micro-batches only a few are executed: in the steady state of a pipeline each further one adds
 the same time, at least that of the rank that computes longest, and no memory. An order that holds more activations the
 more micro-batches there are, such as GPipe's, has no steady state: all of them are executed.
-
-Facts of a pipeline order that do not depend on the number of micro-batches.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import field, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any, TypeVar, cast
 
@@ -24,10 +22,20 @@ import numpy as np
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.derived import Derived
-from clustersim.scenarios.build.layer_probe import AGAIN, PHASES, by_phase, distinct_layers, overlaps, probe, probed
+from clustersim.scenarios.build.layer_probe import (
+    AGAIN,
+    PHASES,
+    by_phase,
+    content,
+    distinct_layers,
+    overlaps,
+    probe,
+    probed,
+)
 from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
 from clustersim.scenarios.build.network import network_of
 from clustersim.scenarios.build.schedule import model_share, schedule_of_share
+from clustersim.scenarios.search.pipeline_facts import PipelineFacts, pipeline_facts
 from clustersim.scenarios.search.prices import LayerPrice, Representatives, Transfers, of_priced_layers, priced
 from clustersim.scenarios.specification.parallelism import ParallelismSection
 from clustersim.scenarios.specification.specification import Specification
@@ -36,93 +44,17 @@ from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.engine.pricing import Pricing, Variation
 from clustersim.simulator.engine.setup import Setup
 from clustersim.simulator.engine_choice import numba_fault
+from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.hardware.slowest import waited_for
 from clustersim.simulator.reading.dataclass import dataclass
-from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.matching import Matching
 from clustersim.simulator.schedule.ops import Compute
-from clustersim.simulator.schedule.pipeline_order import Action, Order
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.operators.operator import REPLICAS
-from clustersim.workloads.operators.stages import stages_of
-
-STEADY = 2
-"""Micro-batches for each pipeline rank with which an order has the most in flight: 1F1B with 1, interleaved with
-1 + 1/v, ZB-H2 with less than 2."""
-
-
-@dataclass(frozen=True)
-class PipelineFacts:
-    """What of a pipeline order does not depend on the number of micro-batches.
-
-    *stages*: those of each rank, each with the part of the micro-batches that the rank has of it: all of them, but in
-    orders with several ranks for a stage. *in_flight*: the most forward passes of each rank without the end of their
-    backward passes. *phases* of a micro-batch without recomputation, the shortest ones if micro-batches differ;
-    *splits*: backward passes are divided into I and W.
-    *grows*: the more micro-batches, the more are in flight. *asynchronous*: it updates weights within a batch. *kept*:
-    by stage that the order recomputes, how many micro-batches are not recomputed. *least*: the micro-batches for each
-    pipeline rank that it needs, 1 or `STEADY`.
-    """
-
-    stages: Sequence[Mapping[int, float]]
-    in_flight: Sequence[int]
-    phases: str
-    splits: bool
-    grows: bool
-    asynchronous: bool = False
-    kept: Mapping[int, int] = field(default_factory=dict)
-    least: int = STEADY
-
-
-def pipeline_facts(parallelism: ParallelismSection, recompute: bool) -> PipelineFacts:
-    """Return what the order of *parallelism* is like; *recompute*: it recomputes whole stages."""
-
-    def order(each: int) -> Order:
-        return parallelism.order(each * parallelism.pp, recompute=recompute)
-
-    try:
-        few, more = order(STEADY), order(STEADY + 1)
-    except ScheduleError:
-        # an order for another number of micro-batches; the schedule will tell
-        return PipelineFacts([{0: 1.0}], [0], "FB", False, True)
-    least = STEADY
-    with suppress(ScheduleError):
-        order(1)
-        least = 1
-    phases = {action.phase for row in few.rows for action in row} & set("FBIW")
-    return PipelineFacts(
-        [_parts(row, STEADY * parallelism.pp) for row in few.rows],
-        [_in_flight(row) for row in few.rows],
-        "BF" if "B" in phases else "".join(sorted(phases)),
-        "I" in phases,
-        max(map(_in_flight, more.rows)) > max(map(_in_flight, few.rows)),
-        few.asynchronous,
-        dict(_kept(few).items() & _kept(more).items()),
-        least,
-    )
-
-
-def _parts(row: Sequence[Action], micro_batches: int) -> dict[int, float]:
-    """Return the part of the *micro_batches* whose forward passes *row* has, by stage, ascending."""
-    forward = Counter(action.stage for action in row if action.phase == "F")
-    return {stage: count / micro_batches for stage, count in sorted(forward.items())}
-
-
-def _kept(order: Order) -> dict[int, int]:
-    """Return by stage that *order* recomputes how many forward passes are not run again."""
-    forward, again = (Counter(a.stage for row in order.rows for a in row if a.phase == phase) for phase in "FR")
-    return {stage: forward[stage] - count for stage, count in again.items()}
-
-
-def _in_flight(row: Sequence[Action]) -> int:
-    most = running = 0
-    for action in row:
-        running += (action.phase == "F") - (action.phase in "BI")
-        most = max(most, running)
-    return most
-
+from clustersim.workloads.operators.stages import ENDS, stages_of
 
 T = TypeVar("T")
 
@@ -267,10 +199,60 @@ class Estimator:
 
         return self.once("priced", (id(share), samples, id(prices)), made)
 
+    # Clocks of equal GPUs.
+
+    def waited_for(self, variant: BuiltScenario) -> float:
+        """Return how many GPUs have a slowest one as slow as that for which a step of *variant* waits.
+
+        `scenarios.build.derived.at_clock_of_longest_stage` says why. The work of a rank is the kernels of its layers.
+        """
+        derived, parallelism = variant.derived, variant.specification.parallelism
+        ranks, gpu = len(derived.devices), self._gpu(derived)
+        if parallelism.pp == 1 or derived.by_stage or gpu is None or not gpu.spread:
+            return ranks
+        facts, computing = self.pipeline(variant.specification), self._computing(variant)
+        stages, phases = self.stages(self.share(variant), parallelism), self.phases(variant)
+
+        def made() -> float:
+            seconds = [sum(computing[content(one)].total(phases[one.kind in ENDS]) for one in own) for own in stages]
+            work = Counter[float]()
+            for of_rank in facts.stages:
+                work[sum(part * seconds[stage] for stage, part in of_rank.items())] += ranks // len(facts.stages)
+            return waited_for(work, gpu.spread)
+
+        return self.once("waited for", (id(stages), id(facts), id(computing), phases, ranks), made)
+
+    def phases(self, variant: BuiltScenario) -> tuple[str, str]:
+        """Return the phases of a micro-batch on layers that may be recomputed, and on those that never are."""
+        parallelism, training = variant.specification.parallelism, variant.specification.training
+        assert training is not None
+        method = "" if parallelism.recomputes_stages else training.recompute_method
+        own = self.pipeline(variant.specification).phases
+        return own + {"full": "F", "selective": AGAIN, "operators": AGAIN}.get(method, ""), own
+
+    def _gpu(self, derived: Derived) -> Accelerator | None:
+        """Return the GPU of all ranks; None if they differ."""
+        cluster = self.network(derived).communicator.cluster
+        found = self.once("gpus", derived.devices, lambda: list(cluster.count(derived.devices)))
+        return found[0] if len(found) == 1 else None
+
     # Prices of layers, by their `content`.
 
     def prices(self, variant: BuiltScenario) -> Mapping[Hashable, LayerPrice]:
-        """Return the price of each distinct layer of the `share` of *variant*, from one simulation of them all."""
+        """Return the price of each distinct layer of the `share` of *variant* with the clock of `waited_for`.
+
+        A faster clock shortens the kernels of a layer, and nothing else of it.
+        """
+        prices, count = self._at_slowest(variant), self.waited_for(variant)
+
+        def made() -> Mapping[Hashable, LayerPrice]:
+            slow, fast = self._computing(variant), self._computing(variant, count)
+            return {key: price.less(slow[key], fast[key]) for key, price in prices.items()}
+
+        return self.once("clocked", (id(prices), count), made)
+
+    def _at_slowest(self, variant: BuiltScenario) -> Mapping[Hashable, LayerPrice]:
+        """Return `prices` with the slowest of all GPUs, from one simulation of all distinct layers."""
         derived, share = variant.derived, self.share(variant)
         phases = PHASES if self.pipeline(variant.specification).splits else PHASES[:2]
         layout = derived.layouts[0]
@@ -300,16 +282,26 @@ class Estimator:
         seconds, buffers = by_phase(schedule.programs[0], self._timeline(schedule, variant))
         return {key: LayerPrice(seconds[layer.name], buffers[layer.name]) for key, layer in layers.items()}
 
-    def computing(self, variant: BuiltScenario) -> Mapping[Hashable, LayerPrice]:
+    def least_prices(self, variant: BuiltScenario) -> Mapping[Hashable, LayerPrice]:
+        """Return a lower bound of `prices`: kernels, all faster by what the clock makes products faster."""
+        slow, gpu = self._computing(variant), self._gpu(variant.derived)
+        count, ranks = self.waited_for(variant), len(variant.derived.devices)
+        if gpu is None or count == ranks:
+            return slow
+        least = partial(LayerPrice.times, factor=gpu.slowdown(count, now=ranks))
+        return self.once("least", (id(slow), count), lambda: {key: least(price) for key, price in slow.items()})
+
+    def _computing(self, variant: BuiltScenario, count: float = 0) -> Mapping[Hashable, LayerPrice]:
         """Return a lower bound of the price of each distinct layer: its kernels without launches and exchanges.
 
-        The computations of a rank run one after the other, whatever its exchanges run beside.
+        The computations of a rank run one after the other, whatever its exchanges run beside. *count*: on the slowest
+        of so many GPUs; 0: of all.
         """
         derived, share, software = variant.derived, self.share(variant), variant.software
-        device = derived.devices[0]
+        device, ranks = derived.devices[0], len(derived.devices)
 
         def made() -> Mapping[Hashable, LayerPrice]:
-            gpu = self.network(derived).communicator.cluster.accelerator(device)
+            gpu = self.network(derived).communicator.cluster.accelerator(device).slowest_of(count or ranks, now=ranks)
             samples = derived.micro_batch_size
 
             def seconds(kernels: Iterable[Kernel]) -> float:
@@ -326,7 +318,7 @@ class Estimator:
 
             return {key: price(layer) for key, layer in distinct_layers(share).items()}
 
-        return self.once("computing", (id(share), derived.micro_batch_size, device), made)
+        return self.once("computing", (id(share), derived.micro_batch_size, device, count or ranks), made)
 
 
 def _steady(first: Timeline, last: Timeline) -> bool:

@@ -9,7 +9,6 @@ from operator import attrgetter
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.derived import Derived
-from clustersim.scenarios.build.layer_probe import AGAIN
 from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.layer_sums import (
     ALMOST,
@@ -87,9 +86,8 @@ def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
     parallelism, training = variant.specification.parallelism, variant.specification.training
     assert training is not None
     pipeline, share = estimator.pipeline(variant.specification), estimator.share(variant)
-    prices = estimator.computing(variant) if computing else estimator.prices(variant)
-    method = "" if parallelism.recomputes_stages else training.recompute_method
-    again = {"full": "F", "selective": AGAIN, "operators": AGAIN}.get(method, "")
+    prices = estimator.least_prices(variant) if computing else estimator.prices(variant)
+    phases, end_phases = estimator.phases(variant)
     layers, message = estimator.stages(share, parallelism), 0.0
     if share.optimizer_seconds is None:
         message = variant.software.host_seconds_per_message
@@ -98,10 +96,7 @@ def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
         """Return the seconds of *phases* of each stage; of *end_phases* of the layers that are never recomputed."""
         found = grouped(estimator, "layers", layers)
         return found.sums(
-            {
-                key: sum(prices[key].seconds[phase] for phase in (end_phases if layer.kind in ENDS else phases))
-                for key, layer in found.first.items()
-            }
+            {key: prices[key].total(end_phases if layer.kind in ENDS else phases) for key, layer in found.first.items()}
         )
 
     def with_messages() -> _StageSeconds:
@@ -111,11 +106,11 @@ def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
         return _StageSeconds(
             _sums(forwards, ahead),
             [0.0] * len(back) if pipeline.splits else _sums(seconds("B", "B"), back),
-            _sums(seconds(pipeline.phases + again, pipeline.phases), ahead, back),
+            _sums(seconds(phases, end_phases), ahead, back),
             forwards,
         )
 
-    key = id(layers), id(prices), id(pipeline), again, message
+    key = id(layers), id(prices), id(pipeline), phases, message
     return estimator.once("stage seconds", key, with_messages)
 
 

@@ -121,6 +121,19 @@ class LayerPrice:
     seconds: Mapping[str, float]
     buffers: Mapping[str, float] = field(default_factory=dict)
 
+    def total(self, phases: str) -> float:
+        """The sum of the seconds of *phases*."""
+        return sum(self.seconds[phase] for phase in phases)
+
+    def times(self, factor: float) -> LayerPrice:
+        """This price with all seconds multiplied by *factor*."""
+        return replace(self, seconds={phase: factor * known for phase, known in self.seconds.items()})
+
+    def less(self, slow: LayerPrice, fast: LayerPrice) -> LayerPrice:
+        """This price with kernels that take as long as in *fast* instead of *slow*; no phase becomes negative."""
+        saved = {phase: slow.seconds[phase] - fast.seconds[phase] for phase in slow.seconds}
+        return replace(self, seconds={phase: max(0.0, known - saved[phase]) for phase, known in self.seconds.items()})
+
 
 def priced(layer: Layer, samples: int, price: LayerPrice) -> PricedLayer:
     """Return *layer* for micro-batches of *samples* at its *price*."""

@@ -368,9 +368,13 @@ class Accelerator:
         """
         if not self.spread or count == now:
             return self
-        slowdown = (1.0 + self.spread * expected_maximum(count)) / (1.0 + self.spread * expected_maximum(now))
+        slowdown = self.slowdown(count, now)
         shares: dict[str, float] = {name: share for name in OF_CLOCKS if (share := getattr(self, name)) is not None}
         return replace(self, **{name: share / slowdown for name, share in shares.items()})  # type: ignore[arg-type]
+
+    def slowdown(self, count: float, now: float = 1) -> float:
+        """Return how many times longer the expected slowest of *count* GPUs takes than that of *now* GPUs."""
+        return (1.0 + self.spread * expected_maximum(count)) / (1.0 + self.spread * expected_maximum(now))
 
     def alone(self) -> Accelerator:
         """Return this GPU as it runs single products in short bursts: the power limit has not lowered its clock yet.

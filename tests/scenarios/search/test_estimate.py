@@ -92,6 +92,23 @@ def test_few_micro_batches_stand_for_many(schedule: str) -> None:
     assert estimate.need.tensors == pytest.approx(result.memory.peak.nbytes, rel=0.03)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(("pp", "schedule"), [(4, "1f1b"), (8, "interleaved"), (8, "dual_pipe_v")])
+def test_the_clock_is_that_of_the_longest_stage(pp: int, schedule: str) -> None:
+    """The last stage has the head, so a step waits for the slowest of its GPUs, not of all."""
+    values = {
+        "version": 1,
+        "name": "clock",
+        "cluster": {"preset": "dgx_a100_80gb", "nodes": 4},
+        "model": {"preset": "gpt_22b"},
+        "training": {"global_batch_size": 64, "micro_batch_size": 1},
+        "parallelism": {"tp": 2, "pp": pp, "schedule": schedule},
+    }
+    scenario = Scenario.model_validate(values)
+    estimator = Estimator(scenario)
+    assert 32 / pp <= estimator.waited_for(scenario) < 32
+    assert estimator.estimate(scenario).seconds == pytest.approx(scenario.run().timeline.step_time, rel=0.004)
+
+
 def test_memory_alone_is_estimated_of_what_does_not_fit() -> None:
     scenario = Scenario.load("gpt_6_7b_64a100")
     estimate = Estimator(scenario).estimate(scenario, within=1e9)
