@@ -8,10 +8,11 @@ beside other layers.
 Prices of transfers: the duration of each communication when all groups of its axis communicate at once.
 
 The plan is that of the engine. Groups of an axis share links, so their transfers take longer than on idle links by a
-factor. It does not depend on the bytes, so one simulation of all groups finds it for each algorithm. Contention between
-axes is not counted.
+factor. It does not depend on the bytes, so one simulation of all groups finds it for each algorithm. Collectives of an
+axis that run at once, such as ZeRO's gathers and reductions, share the links that limit them. Between axes there is no
+contention here.
 
-Rank classes with one rank for each program, on transfers of known durations: the longest path through a schedule.
+Rank classes with one rank for each program, on transfers of known durations.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from clustersim.simulator.engine.setup import Communication
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.hardware.kernel import Kernel, measured
 from clustersim.simulator.network.library.communicator import Communicator
-from clustersim.simulator.network.plan import Phase, TransferPlan
+from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.matching import request_of
 from clustersim.simulator.schedule.mesh import Axis, Mesh, family
@@ -176,18 +177,33 @@ class Transfers:
         self._factors: dict[Hashable, float] = {}
 
     def plan(self, op: Op, axis: Axis | None, ranks: tuple[int, ...]) -> TransferPlan:
-        """Return the plan of *op* between *ranks* as one delay; *axis*: that of the op, None for a copy."""
+        """Return the plan of *op* between *ranks* as one phase; *axis*: that of the op, None for a copy.
+
+        Messages and copies are delays. A collective has a flow whose only row, number 0, has a capacity of 1.
+        """
         key = type(op), request_of(op), ranks
         if key not in self._plans:
             alone = self.communicator.plan(op, ranks)
-            self._plans[key] = self._delayed(alone, self._factor(op, axis, ranks, alone))
+            factor = self._factor(op, axis, ranks, alone)
+            phase = self._shared(alone, factor) if isinstance(op, Collective) else _delay(alone, factor)
+            self._plans[key] = replace(alone, phases=(phase,) if alone.phases else ())
         return self._plans[key]
 
-    def _delayed(self, plan: TransferPlan, factor: float) -> TransferPlan:
-        latency = sum(phase.latency for phase in plan.phases)
-        seconds = latency + factor * _transferring(plan)
-        phases = (Phase(seconds, contended=False),) if plan.phases else ()
-        return TransferPlan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, plan.sms, plan.delivery)
+    def _shared(self, plan: TransferPlan, factor: float) -> Phase:
+        """Return *plan*, *factor* times longer, as one phase with one flow."""
+        seconds, nbytes = factor * _transferring(plan), sum(phase.nbytes for phase in _contended(plan))
+        if not seconds or self.communicator.fidelity == "alpha_beta":
+            return _delay(plan, factor)
+        links = self.communicator.cluster.links
+        used = max(
+            flow.alone * weight / links[row].bandwidth
+            for phase in _contended(plan)
+            for flow in phase.flows
+            for row, weight in zip(flow.rows, flow.weights, strict=True)
+        )
+        rate = nbytes / seconds
+        flow = Flow((), (), (0,), (min(1.0, factor * used) / rate,), rate, rate)
+        return Phase(_latency(plan), (flow,), nbytes)
 
     def _factor(self, op: Op, axis: Axis | None, ranks: tuple[int, ...], alone: TransferPlan) -> float:
         """Return how many times longer the transfers of *alone* take when all groups of *axis* communicate.
@@ -233,13 +249,23 @@ class Transfers:
         return Schedule(Mesh(world, {over: axis}), (Program("idle", ()), *roles), tuple(program_of))
 
 
+def _contended(plan: TransferPlan) -> list[Phase]:
+    """Return the phases of *plan* that transfer bytes on shared links."""
+    return [phase for phase in plan.phases if phase.contended and phase.nbytes and phase.flows]
+
+
 def _transferring(plan: TransferPlan) -> float:
     """Return the seconds of *plan* without its latencies."""
-    return sum(
-        max(phase.nbytes / flow.alone for flow in phase.flows)
-        for phase in plan.phases
-        if phase.contended and phase.nbytes and phase.flows
-    )
+    return sum(max(phase.nbytes / flow.alone for flow in phase.flows) for phase in _contended(plan))
+
+
+def _latency(plan: TransferPlan) -> float:
+    return sum(phase.latency for phase in plan.phases)
+
+
+def _delay(plan: TransferPlan, factor: float) -> Phase:
+    """Return *plan*, *factor* times longer, as a delay."""
+    return Phase(_latency(plan) + factor * _transferring(plan), contended=False)
 
 
 def _ends(axis: Axis, ranks: tuple[int, ...]) -> tuple[int, int]:
@@ -254,13 +280,18 @@ _Place = tuple[Hashable, tuple[int, ...]]
 
 
 class Representatives:
-    """All ranks of a program are equal, and no two transfers share a link; see `RankClasses` for the interface."""
+    """All ranks of a program are equal, and only collectives of an axis share links; see `RankClasses`.
 
-    capacity: Sequence[float] = ()
+    There is a row for each axis and each program, the first one of those that take part.
+    """
+
     link_multiplicity: Mapping[int, int] = {}
 
     def __init__(self, schedule: Schedule, transfers: Transfers) -> None:
         self.schedule, self._transfers = schedule, transfers
+        self._axes = {name: number for number, name in enumerate(schedule.mesh.axes)}
+        self.capacity: Sequence[float] = [1.0] * (len(self._axes) * len(schedule.programs))
+        self._plans: dict[tuple[int, int], TransferPlan] = {}
         programs = schedule.program_numbers
         _, first = np.unique(programs, return_index=True)
         self.representative: Indices = first[programs]
@@ -315,6 +346,16 @@ class Representatives:
         return name
 
     def plan(self, name: Communication, op: Op) -> TransferPlan:
-        """The transfer as one delay."""
+        """The transfer as one phase."""
         axis = None if isinstance(op, Copy) else self.schedule.mesh.axes[op.over]  # type: ignore[attr-defined]
-        return self._transfers.plan(op, axis, self._ranks[name])
+        plan = self._transfers.plan(op, axis, self._ranks[name])
+        if not isinstance(op, Collective) or not any(phase.flows for phase in plan.phases):
+            return plan
+        assert isinstance(name, tuple)
+        row = self._axes[op.over] * len(self.schedule.programs) + name[1][0]
+        if (id(plan), row) not in self._plans:
+            phases = (
+                replace(one, flows=tuple(replace(flow, rows=(row,)) for flow in one.flows)) for one in plan.phases
+            )
+            self._plans[id(plan), row] = replace(plan, phases=tuple(phases))
+        return self._plans[id(plan), row]
