@@ -35,6 +35,10 @@ PHASES = ("F", "B", "I", "W")
 AGAIN = "R"
 """The part of the forward pass that selective recomputation runs again."""
 
+STOPPED = "S"
+"""The part of the forward pass that full recomputation runs again: without the end that its backward pass does not
+need, if the software stops early."""
+
 
 def content(layer: Layer) -> Hashable:
     """Return a key that is equal for layers of a model that differ in name only."""
@@ -65,6 +69,14 @@ def probe(layers: Sequence[Layer], samples: int, overlap: Mapping[str, Overlap],
     return Program("probe", tuple(_probe_ops(layers, samples, overlap, phases)))
 
 
+def with_stopped(
+    program: Program, layers: Iterable[Layer], samples: int, overlap: Mapping[str, Overlap], *, early_stop: bool
+) -> Program:
+    """Return *program*, a probe, with what is `STOPPED` of each of *layers* if they stop early."""
+    found = (op for layer in layers for op in _stopped(layer, samples, overlap)) if early_stop else ()
+    return replace(program, ops=(*program.ops, *found))
+
+
 def _probe_ops(
     layers: Sequence[Layer], samples: int, overlap: Mapping[str, Overlap], phases: Sequence[str]
 ) -> Iterator[Op]:
@@ -88,7 +100,7 @@ def probed(program: Program, derived: Derived, parts: Sequence[Parallelism]) -> 
 
 
 def by_phase(program: Program, timeline: Timeline) -> tuple[Mapping[str, Mapping[str, float]], ...]:
-    """Return by layer and phase of a probe the seconds and the most bytes of buffers."""
+    """Return by layer and phase of a probe, `AGAIN` and `STOPPED` too, the seconds, and the most bytes of buffers."""
     own = timeline.of(0)
     ends = np.empty(len(program.ops))
     ends[own.op] = own.end
@@ -105,7 +117,10 @@ def by_phase(program: Program, timeline: Timeline) -> tuple[Mapping[str, Mapping
             of_layer[op.action.phase] = float(ends[number] - ends[begin])
             held = most_buffers(program.ops[begin : number + 1])
             buffers.setdefault(op.layer, {})["F" if op.action.phase == "F" else "I"] = held
-    return seconds, buffers
+    whole = {name: own for name, own in seconds.items() if not name.endswith(EARLY)}
+    for name, own in whole.items():
+        own[STOPPED] = seconds.get(f"{name}{EARLY}", own)["F"]
+    return whole, buffers
 
 
 def most_buffers(ops: Sequence[Op]) -> float:
@@ -118,7 +133,7 @@ def most_buffers(ops: Sequence[Op]) -> float:
     return most
 
 
-STOPPED = " stopped early"
+EARLY = " stopped early"
 """Behind the name of a layer in the probe: its forward pass without the end that its backward pass does not need."""
 
 
@@ -139,23 +154,21 @@ def layer_seconds(
     if len(measured) < len(layers):
         left = [layer for key, layer in layers.items() if key not in measured]
         overlap = overlaps(parts, software)
-        ops = [*probe(left, samples, overlap, ("F", "B")).ops]
-        for layer in left if software.early_stop else ():
-            ops += _stopped(layer, samples, overlap)
-        timeline = SimulationRun(probed(Program("probe", tuple(ops)), derived, parts), network, software).run()
+        program = probe(left, samples, overlap, ("F", "B"))
+        program = with_stopped(program, left, samples, overlap, early_stop=software.early_stop)
+        timeline = SimulationRun(probed(program, derived, parts), network, software).run()
         seconds, _ = by_phase(timeline.schedule.programs[0], timeline)
         for key, layer in layers.items():
             if key not in measured:
                 own = seconds[layer.name]
-                last = seconds.get(f"{layer.name}{STOPPED}", own)["F"]
-                measured[key] = LayerSeconds(own["F"], own["B"], last)
+                measured[key] = LayerSeconds(own["F"], own["B"], own[STOPPED])
     rounded = {key: LayerSeconds(*(round(one, DECIMALS) for one in own)) for key, own in measured.items()}
     return {layer.name: rounded[content(layer)] for layer in share.layers}
 
 
 def _stopped(layer: Layer, samples: int, overlap: Mapping[str, Overlap]) -> Iterator[Op]:
     """The part of a probe that runs *layer* forward without its end, as a layer of another name."""
-    name = f"{layer.name}{STOPPED}"
+    name = f"{layer.name}{EARLY}"
     forward = lowered(Action("F", 0, 0), layer, samples, overlap)
     names = {op.name: op.name.replace(layer.name, name) for op in forward}
     yield Compute(name=f"{names[forward[-1].name]}.begin", action=Action("F", 0, 0), layer=name, kernels=())

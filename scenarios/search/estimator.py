@@ -25,12 +25,14 @@ from clustersim.scenarios.build.derived import Derived
 from clustersim.scenarios.build.layer_probe import (
     AGAIN,
     PHASES,
+    STOPPED,
     by_phase,
     content,
     distinct_layers,
     overlaps,
     probe,
     probed,
+    with_stopped,
 )
 from clustersim.scenarios.build.memory_need import MemoryNeed, memory_need
 from clustersim.scenarios.build.network import network_of
@@ -228,7 +230,7 @@ class Estimator:
         assert training is not None
         method = "" if parallelism.recomputes_stages else training.recompute_method
         own = self.pipeline(variant.specification).phases
-        return own + {"full": "F", "selective": AGAIN, "operators": AGAIN}.get(method, ""), own
+        return own + {"full": STOPPED, "selective": AGAIN, "operators": AGAIN}.get(method, ""), own
 
     def _gpu(self, derived: Derived) -> Accelerator | None:
         """Return the GPU of all ranks; None if they differ."""
@@ -278,7 +280,9 @@ class Estimator:
         program, data = probe(list(layers.values()), samples, beside, phases), variant.specification.parallelism.data
         again = _recomputes_layers(variant)
         hosted = data.with_host_work(program, list(layers.values()), variant.software, again=again)
-        schedule = probed(hosted, variant.derived, parts)
+        early = variant.software.early_stop
+        whole = with_stopped(hosted, layers.values(), samples, beside, early_stop=early)
+        schedule = probed(whole, variant.derived, parts)
         seconds, buffers = by_phase(schedule.programs[0], self._timeline(schedule, variant))
         return {key: LayerPrice(seconds[layer.name], buffers[layer.name]) for key, layer in layers.items()}
 
@@ -313,8 +317,10 @@ class Estimator:
                     for phase in "FIW"
                 }
                 # a whole backward pass has the kernels of both its halves
-                again = seconds(layer.recomputable_forward(samples))
-                return LayerPrice({**found, "B": found["I"] + found["W"], AGAIN: again})
+                again, stopped = seconds(layer.recomputable_forward(samples)), found["F"]
+                if unneeded := layer.unneeded_forward(samples) if software.early_stop else 0:
+                    stopped -= seconds(layer.forward(samples)[-unneeded:])
+                return LayerPrice({**found, "B": found["I"] + found["W"], AGAIN: again, STOPPED: stopped})
 
             return {key: price(layer) for key, layer in distinct_layers(share).items()}
 

@@ -9,6 +9,7 @@ from operator import attrgetter
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.derived import Derived
+from clustersim.scenarios.build.layer_probe import STOPPED
 from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.layer_sums import (
     ALMOST,
@@ -72,7 +73,7 @@ def _least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
 class _StageSeconds:
     """The seconds of a micro-batch on each stage: *forwards*; *backwards*, 0 if they are split; and all, *totals*.
 
-    *again*: those of a whole forward pass without a message.
+    *again*: those of a forward pass that is run again, without a message.
     """
 
     forwards: Sequence[float]
@@ -102,12 +103,11 @@ def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
     def with_messages() -> _StageSeconds:
         waits = [message * crossed for crossed in _crossed(pipeline.stages, len(layers))]
         ahead, back = [0.0, *waits], [*waits, 0.0]
-        forwards = seconds("F", "F")
         return _StageSeconds(
-            _sums(forwards, ahead),
+            _sums(seconds("F", "F"), ahead),
             [0.0] * len(back) if pipeline.splits else _sums(seconds("B", "B"), back),
             _sums(seconds(phases, end_phases), ahead, back),
-            forwards,
+            seconds(STOPPED, STOPPED),
         )
 
     key = id(layers), id(prices), id(pipeline), phases, message

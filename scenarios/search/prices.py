@@ -22,7 +22,7 @@ from dataclasses import field, replace
 
 import numpy as np
 
-from clustersim.scenarios.build.layer_probe import AGAIN, content
+from clustersim.scenarios.build.layer_probe import AGAIN, STOPPED, content
 from clustersim.simulator.engine.setup import Communication
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.hardware.kernel import Kernel, measured
@@ -65,10 +65,20 @@ class PricedLayer(Layer):
         return self.weights
 
     def forward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
-        """Two kernels where selective recomputation runs only the second one again, else one."""
-        again = self.recomputable_forward(micro_batch_size)
-        rest = measured(self.seconds["F"] - self.seconds[AGAIN], self.flops["F"] - self.flops[AGAIN])
-        return (rest, *again) if again else (rest,)
+        """One kernel, what selective recomputation runs again, if anything, and the end that full one leaves out."""
+        again, end = self.recomputable_forward(micro_batch_size), self._end
+        rest = measured(self.seconds[STOPPED] - self.seconds[AGAIN], self.flops[STOPPED] - self.flops[AGAIN])
+        return (rest, *again, *end)
+
+    def unneeded_forward(self, micro_batch_size: int) -> int:
+        """One kernel, or none."""
+        return len(self._end)
+
+    @property
+    def _end(self) -> tuple[Kernel, ...]:
+        """What the backward pass does not need of the forward pass."""
+        seconds = self.seconds["F"] - self.seconds[STOPPED]
+        return (measured(seconds, self.flops["F"] - self.flops[STOPPED]),) if seconds else ()
 
     def backward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
         """One kernel."""
@@ -139,8 +149,10 @@ class LayerPrice:
 def priced(layer: Layer, samples: int, price: LayerPrice) -> PricedLayer:
     """Return *layer* for micro-batches of *samples* at its *price*."""
     seconds, buffers = price.seconds, price.buffers
+    forward, end = layer.forward(samples), layer.unneeded_forward(samples) if seconds[STOPPED] < seconds["F"] else 0
     kernels = {
-        "F": layer.forward(samples),
+        "F": forward,
+        STOPPED: forward[: len(forward) - end],
         "B": layer.backward(samples),
         "I": layer.backward_input(samples),
         "W": layer.backward_weights(samples),
