@@ -118,8 +118,8 @@ def by_phase(program: Program, timeline: Timeline) -> tuple[Mapping[str, Mapping
             held = most_buffers(program.ops[begin : number + 1])
             buffers.setdefault(op.layer, {})["F" if op.action.phase == "F" else "I"] = held
     whole = {name: own for name, own in seconds.items() if not name.endswith(EARLY)}
-    for name, own in whole.items():
-        own[STOPPED] = seconds.get(f"{name}{EARLY}", own)["F"]
+    for name, of_layer in whole.items():
+        of_layer[STOPPED] = seconds.get(f"{name}{EARLY}", of_layer)["F"]
     return whole, buffers
 
 
