@@ -51,8 +51,8 @@ def errors(names: tuple[str, ...]) -> dict[str, float]:
 
 def test_estimates_of_shipped_scenarios_are_near_the_simulation() -> None:
     found = [abs(error) for error in errors(SHIPPED).values()]
-    assert median(found) < 0.03
-    assert max(found) < 0.10
+    assert median(found) < 0.001
+    assert max(found) < 0.02
 
 
 def test_the_memory_of_an_estimate_is_that_of_check() -> None:
@@ -107,6 +107,16 @@ def test_the_clock_is_that_of_the_longest_stage(pp: int, schedule: str) -> None:
     estimator = Estimator(scenario)
     assert 32 / pp <= estimator.waited_for(scenario) < 32
     assert estimator.estimate(scenario).seconds == pytest.approx(scenario.run().timeline.step_time, rel=0.004)
+
+
+def test_gathers_and_reductions_share_a_slow_network() -> None:
+    """ZeRO-3 on one NIC a node: exchanges take most of the step, and its two streams share the NIC."""
+    parallelism = {"data": {"method": "zero", "stage": 3}}
+    scenario = job(parallelism=parallelism, training={"micro_batch_size": 1, "global_batch_size": 32})
+    slow = scenario.changed({"cluster.node.nic.bandwidth": "10 Gb/s"}, "a slow network")
+    seconds = slow.run().timeline.step_time
+    assert seconds > 2 * scenario.run().timeline.step_time
+    assert Estimator(slow).estimate(slow).seconds == pytest.approx(seconds, rel=0.01)
 
 
 def test_memory_alone_is_estimated_of_what_does_not_fit() -> None:
