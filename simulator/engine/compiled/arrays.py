@@ -130,6 +130,8 @@ ROW_STATE = _record("head active seen", "capacity")
 """*active*: how many flows use it; *head* is the first in the list of their entries."""
 LEVEL = _record("item", "level")
 EVENT = _record("entity", "time")
+ROOT = 3
+"""The place of the first event in the heap, so that the four events under each begin at a multiple of four."""
 SPAN = _record("communication", "ready begin end")
 INTERVAL = _record("flow", "begin end rate")
 POOL_STATE = _record("", "total peak time")
