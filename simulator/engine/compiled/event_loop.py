@@ -20,6 +20,7 @@ import numpy as np
 from numba import njit, types
 
 from clustersim.simulator.engine.compiled.arrays import (
+    ABREAST,
     ADVANCING,
     BACKGROUND_BEGIN,
     BUFFERED_SEND,
@@ -327,7 +328,7 @@ def _precedes(number, other, low, s):
 def _seconds(number, op, low, s):
     rank = low.ranks[s.streams[number].rank]
     step = _step(number, low, s) if rank.duration_step else 0
-    return low.durations[rank.first_duration + step * rank.duration_step + low.ops[op].duration]
+    return low.durations[rank.first_duration + ABREAST * (step * rank.duration_step + low.ops[op].duration)]
 
 
 # Network.
