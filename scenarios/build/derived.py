@@ -121,8 +121,9 @@ def derive(specification: Specification, cluster: Cluster, document: Document, t
             long = ("variation",) if specification.simulation.variation else ()
             path = ("simulation", *long, "stragglers", place, "rank")
             raise document.error(path, f"there is no rank {straggler.rank}; ranks go from 0 to {ranks - 1}")
-    used = set(gpus)
-    idle = tuple(gpu for gpu in cluster.gpus if gpu not in used) if len(used) < gpu_count else ()
+    packed = gpus == cluster.gpus[: len(gpus)]
+    used = set() if packed else set(gpus)
+    idle = cluster.gpus[len(gpus) :] if packed else tuple(gpu for gpu in cluster.gpus if gpu not in used)
     beside = tuple(filter(None, (part.described for part in specification.parallelism.parts.values())))
     sizes, first = (micro_batch_size, micro_batches), cluster.accelerator(gpus[0])
     return Derived(gpu_count, degree_of, rank_layouts, *sizes, gpus + hosts, idle, by_stage, beside, first)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.simulator.analysis.metrics import hardware_flops, model_flops
 from clustersim.simulator.hardware.accelerator import Accelerator
@@ -80,9 +82,10 @@ def utilisation(
     samples = training.global_batch_size * trained_share(scenario, schedule)
     tokens = samples * model.tokens_per_sample
     # gradients of frozen parameters are not computed, so that 6ND counts too many
+    on_gpu = np.array([program.on == "gpu" for program in schedule.programs])
     six = tokens and model.trainable_parameters == model.parameters
     return Utilisation(
-        sum(schedule.programs[number].on == "gpu" for number in schedule.program_of),
+        int(np.count_nonzero(on_gpu[schedule.program_numbers])),
         seconds,
         model_flops(schedule),
         hardware_flops(schedule),

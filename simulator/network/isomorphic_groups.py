@@ -146,7 +146,7 @@ def _position_hashes(regularity: Regularity, groups: Indices, *, whole: bool = F
         links = [regularity.down[groups, level]] + ([regularity.up[groups, level]] if level else [])
         switch = regularity.switch[groups, level]
         beyond = met & (level > 0) if whole else met
-        parts.append(np.where(met, 0, first_equal(switch)))
+        parts.append(first_equal(np.where(met, 0, switch)))
         parts += [np.where(beyond, 0, regularity.link_class[one]) for one in links]
         slots += [np.where(beyond, -1, one) for one in links]
         met = met | _all_equal(switch)
@@ -167,6 +167,8 @@ def first_equal(values: Indices) -> Indices:
     >>> first_equal(np.array([[7, 9, 7, 9, 4]])).tolist()
     [[0, 1, 0, 1, 4]]
     """
+    if _all_equal(values).all():
+        return np.zeros_like(values)
     order = np.argsort(values, axis=1, kind="stable")
     ascending = np.take_along_axis(values, order, axis=1)
     begins = np.ones(values.shape, np.bool_)

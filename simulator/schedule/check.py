@@ -225,7 +225,7 @@ def _memberships(schedule: Schedule, axis: Axis) -> list[tuple[int, ...]]:
     """The programs of the members of each group, by position; once for all groups where they are the same."""
     # the last program stands for the missing members of a shorter group
     programs = np.append(schedule.program_numbers, NOWHERE)[axis.members]
-    found = dict.fromkeys(row.tobytes() for row in programs)
+    found = dict.fromkeys(programs.view(f"V{programs.itemsize * programs.shape[1]}").ravel().tolist())
     rows = (np.frombuffer(row, programs.dtype) for row in found)
     return [tuple(row[row != NOWHERE].tolist()) for row in rows]
 

@@ -138,6 +138,19 @@ class Axis:
         return Axis(tuple(tuple(number_of[rank] for rank in group) for group in self.groups))
 
 
+def axis_of(members: Indices) -> Axis:
+    """The axis with a group for each row of *members*, without `NOWHERE`.
+
+    >>> axis_of(np.array([[0, 2], [1, NOWHERE]])).groups
+    ((0, 2), (1,))
+    """
+    present = members != NOWHERE
+    sizes = present.sum(axis=1)
+    if (sizes == sizes[:1]).all():
+        return Axis(Rows(members[present].reshape(len(members), int(sizes.max(initial=0)))))
+    return Axis(tuple(tuple(row[own].tolist()) for row, own in zip(members, present, strict=True)))
+
+
 @dataclass(frozen=True)
 class Layout:
     """*degrees* of named axes over *ranks* (default: 0, 1, ...); the first axis varies fastest, as Megatron writes it.
@@ -206,14 +219,16 @@ class Mesh:
         ((0, 2, 4, 6), (1, 3, 5, 7))
         """
         first, *others = names
-        if not others:
-            return self.axes[first]
-        groups = {group[0]: group for group in self.axes[first].groups}
+        joined = self.axes[first].members
         for name in others:
-            # the first ranks of the groups so far are joined along the next axis
-            heads = (group for group in self.axes[name].groups if group[0] in groups)
-            groups = {ranks[0]: tuple(rank for head in ranks for rank in groups[head]) for ranks in heads}
-        return Axis(tuple(groups.values()))
+            # the first ranks of the groups so far are joined along the next axis; the last entry is that of `NOWHERE`
+            group = np.full(self.world_size + 1, NOWHERE)
+            group[joined[:, 0]] = np.arange(len(joined))
+            heads = group[self.axes[name].members]
+            heads = heads[heads[:, 0] != NOWHERE]
+            joined = np.append(joined, np.full((1, joined.shape[1]), NOWHERE), axis=0)[heads]
+            joined = joined.reshape(len(heads), -1)
+        return axis_of(joined)
 
     def with_axis_after(self, before: str, name: str, axis: Axis) -> Mesh:
         """The mesh with a further *axis* of that *name*, listed after the axis *before*."""

@@ -231,7 +231,7 @@ def gradient_norm(schedule: Schedule, axes: Sequence[str], *, synchronous: bool 
     the step: the post-validation of Qi et al. 2023 (arXiv:2401.10241, section 4) updates first and corrects afterwards.
     """
     axis = schedule.mesh.joint(*axes)
-    if all(len(group) == 1 for group in axis.groups):
+    if (axis.lengths == 1).all():
         return schedule
     mesh = schedule.mesh.extended(0, {"norm": axis})
     return replace(schedule, mesh=mesh).map_programs(lambda program: _before_first_update(program, synchronous))
@@ -293,7 +293,7 @@ def split_tensor_norms(schedule: Schedule, model: Model, axes: Sequence[str]) ->
     if not axes or not any(map(_has_tensor_norms, computed)):
         return schedule
     axis = schedule.mesh.joint(*axes)
-    if all(len(group) == 1 for group in axis.groups):
+    if (axis.lengths == 1).all():
         return schedule
 
     def change(program: Program) -> Program:

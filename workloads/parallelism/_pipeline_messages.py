@@ -24,10 +24,12 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from math import ceil
 
+import numpy as np
+
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, measured
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
-from clustersim.simulator.schedule.mesh import Axis
+from clustersim.simulator.schedule.mesh import NOWHERE, axis_of
 from clustersim.simulator.schedule.ops import Collective, Compute, Op, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import Program, TemplatedOps
@@ -298,9 +300,9 @@ def tied_embeddings(schedule: Schedule, model: Model, *, gradient_dtype: str | N
     holders = [number for number, own in enumerate(held) if own]
     if len(holders) < 2 or any(len(own) == len(ends) for own in held):
         return schedule
-    pipelines = schedule.mesh.axes[PIPELINE].groups
-    groups = tuple(tuple(rank for rank in ranks if schedule.program_of[rank] in holders) for ranks in pipelines)
-    mesh = schedule.mesh.with_axis_after(PIPELINE, TIED, Axis(groups))
+    pipelines = schedule.mesh.axes[PIPELINE].members
+    held_by = np.isin(np.append(schedule.program_numbers, NOWHERE), holders)[pipelines]
+    mesh = schedule.mesh.with_axis_after(PIPELINE, TIED, axis_of(np.where(held_by, pipelines, NOWHERE)))
     nbytes = float(model.tied_parameters * BYTES[gradient_dtype or model.precision])
     op = Collective(name="embedding gradients", kind="all_reduce", over=TIED, nbytes=nbytes)
     own = {number: _updates(schedule.programs[number], stages[number]) for number in holders}

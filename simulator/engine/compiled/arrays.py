@@ -57,6 +57,9 @@ RANK = _record(
 )
 """*duration_step*: how many durations one step has; 0 if all steps take the same. *first_span*: NONE if its spans are
 not kept. *multiplicity*: how many ranks of its class compute on its *host*."""
+ABREAST = 8
+"""A rank has every eighth of the durations from its first on. Those between are of other ranks of its program, which
+come to an op at about the same time: a line of the cache has the durations of one op for eight ranks."""
 REQUEST = _record("channel plan partners")
 """*channel*: all communications between the same partners have the same one."""
 PLAN = _record("first_phase", "sms delivery")
@@ -130,6 +133,8 @@ ROW_STATE = _record("head active seen", "capacity")
 """*active*: how many flows use it; *head* is the first in the list of their entries."""
 LEVEL = _record("item", "level")
 EVENT = _record("entity", "time")
+ROOT = 3
+"""The place of the first event in the heap, so that the four events under each begin at a multiple of four."""
 SPAN = _record("communication", "ready begin end")
 INTERVAL = _record("flow", "begin end rate")
 POOL_STATE = _record("", "total peak time")

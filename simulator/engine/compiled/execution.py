@@ -94,7 +94,7 @@ class CompiledExecution:
         entities = len(state.streams) + 2 * max(len(state.communications), len(state.transfers))
         places = np.full(entities, NONE, np.int32)
         places[: len(state.places)] = state.places
-        heap = np.zeros(entities, arrays.EVENT)
+        heap = _no_events(entities)
         heap[: len(state.heap)] = state.heap
         starting = np.zeros(len(state.communications) + 1, np.int64)
         starting[: len(state.starting)] = state.starting
@@ -231,7 +231,7 @@ def _state(lowering: Lowering) -> State:
         "solved": np.zeros(flows + 1, np.int64),
         "filled": np.zeros(rows + 1, np.int64),
         "levels": np.zeros(flows + rows + 2, arrays.LEVEL),
-        "heap": np.zeros(entities, arrays.EVENT),
+        "heap": _no_events(entities),
         "places": np.full(entities, NONE, np.int32),
         "spans": np.full(int(lengths[kept].sum()), np.array((NONE, np.nan, np.nan, np.nan), arrays.SPAN)),
         "plan_count": np.zeros(len(lowering.plans), np.int64),
@@ -251,6 +251,7 @@ def _begun(state: State, lowering: Lowering) -> State:
     streams = len(state.streams)
     state.counts[arrays.FREE_COMMUNICATIONS] = len(state.communications)
     state.counts[arrays.FREE_TRANSFERS] = len(state.transfers)
+    state.counts[arrays.HEAP] = arrays.ROOT
     state.counts[arrays.FIRST_STEP] = low.options["first_step_ops"][0] if low.options["steps"][0] > 1 else NONE
     for name in ("awaits", "waiting", "next", "task"):
         state.streams[name] = NONE
@@ -269,6 +270,13 @@ def _begun(state: State, lowering: Lowering) -> State:
     state.advancing[:streams] = np.arange(streams - 1, -1, -1)
     state.counts[arrays.ADVANCING] = streams
     return state
+
+
+def _no_events(entities: int) -> Array:
+    """A heap that has room for the events of all *entities*."""
+    heap = _by_line(np.zeros(arrays.ROOT + entities + 3, arrays.EVENT))
+    heap["time"] = np.inf
+    return heap
 
 
 def _by_line(table: Array) -> Array:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from clustersim.simulator.analysis.metrics import keys, part_of
 from clustersim.simulator.engine.compiled.arrays import (
+    ABREAST,
     AMOUNT,
     BACKGROUND_BEGIN,
     BACKGROUND_END,
@@ -251,25 +252,29 @@ class _Lowerer:
 def _durations(setup: Setup, simulated: Sequence[int], ranks: Array) -> npt.NDArray[np.float64]:
     """The durations of the timed ops of *simulated* ranks, s. Ranks with equal durations share them.
 
-    The index of the first duration of each rank is written to *ranks*.
+    Eight ranks of a program lie abreast. The index of the first duration of each rank is written to *ranks*.
     """
     schedule, pricing = setup.schedule, setup.pricing
     used = {schedule.program_of[rank] for rank in simulated}
     timed = {number: schedule.programs[number].column(_kind, np.int32) < COMMUNICATION for number in used}
-    counts = np.array([timed[schedule.program_of[rank]].sum() for rank in simulated], np.int64)
+    of_rank = np.array([schedule.program_of[rank] for rank in simulated])
+    counts = np.array([timed[number].sum() for number in of_rank.tolist()], np.int64)
     varies = pricing.variation.changes
+    lengths = ABREAST * counts * (schedule.steps if varies else 1)
     # the size for ranks that share nothing; what is not written to takes no memory
-    durations = np.empty(int(counts.sum()) * (schedule.steps if varies else 1))
+    durations = np.empty(sum(int(lengths[of_rank == number][::ABREAST].sum()) for number in used))
     known: dict[Hashable, int] = {}
+    free: dict[int, list[int]] = {number: [] for number in used}
     size = 0
     for place, rank in enumerate(simulated):
-        key = pricing.durations_key(rank)
+        key, program = pricing.durations_key(rank), schedule.program_of[rank]
         if key not in known:
-            own = pricing.durations(rank)[:, timed[schedule.program_of[rank]]]
-            own = (own if varies else own[:1]).ravel()
-            durations[size : size + len(own)] = own
-            known[key] = size
-            size += len(own)
+            if not free[program]:
+                free[program] = list(range(size, size + ABREAST))[::-1]
+                size += int(lengths[place])
+            own = pricing.durations(rank)[:, timed[program]]
+            known[key] = free[program].pop()
+            durations[known[key] : known[key] + lengths[place] : ABREAST] = (own if varies else own[:1]).ravel()
         ranks["first_duration"][place] = known[key]
     ranks["duration_step"][:-1] = counts if varies else 0
     return durations[:size]

@@ -69,6 +69,11 @@ def test_a_joint_axis_has_the_ranks_that_differ_in_its_coordinates_only(grid, da
     assert sorted(mesh.joint(*names).groups) == sorted(ordered)
 
 
+def test_groups_of_unequal_sizes_are_joined():
+    mesh = Mesh(6, {"tp": Axis(((0, 1), (2, 3), (4,), (5,))), "dp": Axis(((0, 2), (1, 3), (4, 5)))})
+    assert mesh.joint("tp", "dp").groups == ((0, 1, 2, 3), (4, 5))
+
+
 def test_a_second_layout_over_the_same_ranks():
     """Two ranks of tensor parallelism in attention, four experts: 2 x 4 = 1 x 4 x 2 ranks."""
     mesh = Mesh.of(Layout({"tp": 2, "dp": 4}), Layout({"expert_tp": 1, "ep": 4, "edp": 2}))
