@@ -22,6 +22,9 @@ terminal.LINES = 1e6
 # a shell starts background processes with interrupts ignored; commands that tests start would inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+collect_ignore = ["benchmarks"]
+"""Without tests and examples; they import torch and compile the event loop."""
+
 SHARE, FEWEST = 5, 6
 """The short suite generates one in `SHARE` of the examples that a test asks for, and `FEWEST` at least."""
 
