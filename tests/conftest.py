@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,9 @@ terminal.LINES = 1e6
 
 # a shell starts background processes with interrupts ignored; commands that tests start would inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+collect_ignore = ["benchmarks"]
+"""Without tests and examples; they import torch and compile the event loop."""
 
 SHARE, FEWEST = 5, 6
 """The short suite generates one in `SHARE` of the examples that a test asks for, and `FEWEST` at least."""
@@ -62,6 +66,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
     for test in {function for item in items if (function := getattr(item, "function", None))}:
         shorten(test)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave modules and tests, which stay, out of garbage collections: these take 3 % of the time in place of 7 %."""
+    gc.freeze()
 
 
 def shorten(test: Any) -> None:

@@ -312,8 +312,8 @@ def predicted(name: str, kind: str, ranks: int, nbytes: float, values: Values) -
     """Return the seconds of the collective *kind* of *nbytes* among the first *ranks* GPUs of the machine *name*, as
     nccl-tests measures it.
     """
-    transport = _transport(name, tuple(values.items()))
-    topology = _topology(name, ranks).by(transport)
+    topology = _by(name, ranks, tuple(values.items()))
+    transport = topology.transport
     algorithm, protocol = choice(name, kind, ranks, nbytes)
     taken = _steps(name, algorithm, kind, ranks, nbytes)
     seconds = candidate(transport, topology, kind, algorithm, protocol, taken, nbytes).seconds
@@ -340,6 +340,12 @@ def _shipped(name: str) -> Communicator:
 def _topology(name: str, ranks: int) -> GroupTopology:
     """The first *ranks* GPUs of the machine *name*; its routes are those of all values of a fit."""
     return _shipped(name).topology(tuple(range(ranks)))
+
+
+@lru_cache(maxsize=8)
+def _by(name: str, ranks: int, values: tuple[tuple[str, float], ...]) -> GroupTopology:
+    """The same by the library with the fit's *values*: rows of one group follow each other."""
+    return _topology(name, ranks).by(_transport(name, values))
 
 
 @cache

@@ -14,7 +14,7 @@ import numpy as np
 
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, distinct
-from clustersim.simulator.hardware.links import Floats, connection_limit
+from clustersim.simulator.hardware.links import Floats, Link, connection_limit
 from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.network.rings_and_tori import group_of, torus_of
 from clustersim.simulator.network.routes import (
@@ -54,6 +54,7 @@ class GroupTopology:
         self._loads: dict[Hashable, LinkLoad] = {}
         self._flows: dict[tuple[Hashable, ...], tuple[Flow, ...]] = {}
         self._wholes: dict[tuple[Transport, int], tuple[Floats, float]] = {}
+        self._kinds: dict[int, tuple[list[Link], Indices, Floats]] = {}
         self._most: dict[Hashable, int] = {}
         self._seconds_per_byte: dict[Flow, Floats] = {}
 
@@ -159,14 +160,21 @@ class GroupTopology:
         """The weights and the rate of a flow if the whole bandwidth available to *transport* carries data."""
         key = transport, id(on)
         if key not in self._wholes:
-            links, way = self.cluster.links, self.properties.way
-            used = distinct(links.which[on.links]).tolist()
-            efficiency = np.ones(len(links.distinct))
-            efficiency[used] = [transport.link_efficiency(links.distinct[place], way) for place in used]
-            weights = on.crossings / efficiency[links.which[on.links]]
-            alone = float((links.bandwidths[on.links] / weights).min(initial=inf))
-            self._wholes[key] = weights, alone
+            kinds, kind_of, bandwidths = self._kinds_of(on)
+            efficiency = np.array([transport.link_efficiency(kind, self.properties.way) for kind in kinds])
+            weights = on.crossings / efficiency[kind_of]
+            self._wholes[key] = weights, float((bandwidths / weights).min(initial=inf))
         return self._wholes[key]
+
+    def _kinds_of(self, on: LinkLoad) -> tuple[list[Link], Indices, Floats]:
+        """The distinct links of *on*, and of each of its links the index there and the bandwidth (bytes/s)."""
+        if id(on) not in self._kinds:
+            links = self.cluster.links
+            which = links.which[on.links]
+            used = distinct(which)
+            kinds = [links.distinct[place] for place in used.tolist()]
+            self._kinds[id(on)] = kinds, np.searchsorted(used, which), links.bandwidths[on.links]
+        return self._kinds[id(on)]
 
     def seconds_per_byte(self, step: Step, flow: Flow) -> Floats:
         """Return the seconds for 1 byte of each transfer of *step*, on links that carry all of them as *flow*."""

@@ -219,9 +219,10 @@ def fit(
 
     remembered = _remembered(residuals)
 
-    def slopes(logs: Array) -> Array:
+    def derivatives(logs: Array) -> Array:
         return _slopes(residuals, logs, remembered(logs))
 
+    slopes = _remembered(derivatives)
     problem = RobustProblem(
         remembered,
         slopes,
@@ -263,13 +264,14 @@ def _scale(residuals: Array, parameters: int) -> float:
 
 
 def _remembered(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Return *function* with its last value kept: a search asks for one point several times in a row."""
-    last: list[Array] = []
+    """Return *function* with its values kept: each search begins at a point at which another one ended."""
+    values: dict[bytes, Array] = {}
 
     def remembered(at: Array) -> Array:
-        if not last or not np.array_equal(last[0], at):
-            last[:] = np.array(at), function(at)
-        return last[1]
+        key = at.tobytes()
+        if key not in values:
+            values[key] = function(at)
+        return values[key]
 
     return remembered
 

@@ -1,5 +1,7 @@
 """Our orders are those of torch.distributed.pipelining, and run there: read by its parser, checked by its validator."""
 
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +12,7 @@ from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.pipeline_order import Order
 
-torch_schedules = pytest.importorskip(
-    "torch.distributed.pipelining.schedules", reason='torch is not installed; run pip install -e ".[torch]"'
-)
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason='run pip install -e ".[torch]"')
 
 SHAPES = [(p, m) for p in (1, 2, 3, 4, 5, 8) for m in (1, 2, 3, 4, 5, 8, 10, 15, 16, 17, 24, 32)]
 LOOPED = [(p, m, v) for p in (1, 2, 3, 4, 6) for m in (1, 3, 4, 6, 8, 9, 10, 12) for v in (1, 2, 3)]
@@ -48,10 +48,15 @@ def stage(index: int, pipeline_ranks: int, stages: int, log: list[str]) -> Simpl
     )
 
 
+def torch_schedule(kind: str) -> Any:
+    """torch's schedule of that *kind*. Its module takes a second to import, so that no collection of tests does."""
+    return getattr(import_module("torch.distributed.pipelining.schedules"), kind)
+
+
 def runtime(stages: int, micro_batches: int, virtual_stages: int, kind: str = "_PipelineScheduleRuntime") -> Any:
     """torch's schedule of that *kind* as the first pipeline rank has it."""
     held = [stage(i * stages, stages, stages * virtual_stages, []) for i in range(virtual_stages)]
-    return getattr(torch_schedules, kind)(held, micro_batches)
+    return torch_schedule(kind)(held, micro_batches)
 
 
 def executed(kind: str, stages: int, micro_batches: int) -> list[list[str]]:
@@ -59,7 +64,7 @@ def executed(kind: str, stages: int, micro_batches: int) -> list[list[str]]:
     rows = []
     for rank in range(stages):
         log: list[str] = []
-        schedule = getattr(torch_schedules, kind)(stage(rank, stages, stages, log), micro_batches)
+        schedule = torch_schedule(kind)(stage(rank, stages, stages, log), micro_batches)
         schedule._initialize_stage = lambda *_args: None
         schedule._step_microbatches()
         rows.append(log)

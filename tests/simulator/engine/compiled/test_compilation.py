@@ -33,7 +33,7 @@ AT_ONCE = "types.int64(types.int64)"
 """Signatures: compiled when it is called, or at once."""
 
 
-@pytest.fixture(params=[AT_ONCE, LATER])
+@pytest.fixture(params=[AT_ONCE, pytest.param(LATER, marks=pytest.mark.exhaustive)])
 def loop(request, tmp_path):
     """A function that runs a module with a compiled function in a new process and returns (stdout, stderr)."""
     (tmp_path / "module.py").write_text(LOOP.replace("SIGNATURE", request.param))

@@ -97,7 +97,7 @@ def assert_equal(schedule, cluster, **how):
             assert (mine.op == theirs.op).all()
             assert (mine.step == theirs.step).all()
             for name in ("ready", "begin", "end"):
-                assert getattr(mine, name) == pytest.approx(getattr(theirs, name), rel=0, abs=close), name
+                np.testing.assert_allclose(getattr(mine, name), getattr(theirs, name), rtol=0, atol=close, err_msg=name)
             assert_streams_in_order(folded, rank)
         assert dict(folded.axis_bytes) == pytest.approx(dict(plain.axis_bytes))
         for link, nbytes in folded.link_bytes.items():
@@ -113,8 +113,10 @@ def assert_equal(schedule, cluster, **how):
 def assert_streams_in_order(timeline, rank):
     """Assert that ops of one stream never overlap, not even by a unit in the last place, but for receives."""
     own, ops = timeline.of(rank), timeline.schedule.program(rank).ops
-    streams = np.array([ops[op].stream for op in own.op.tolist()], np.str_)
-    receives = np.array([isinstance(ops[op], Recv) for op in own.op.tolist()], np.bool_)
+    which, place = np.unique(own.op, return_inverse=True)
+    distinct = [ops[op] for op in which.tolist()]
+    streams = np.array([op.stream for op in distinct], np.str_)[place]
+    receives = np.array([isinstance(op, Recv) for op in distinct], np.bool_)[place]
     for stream in np.unique(streams):
         mine = streams == stream
         begin, end, ready = (column[mine] for column in (own.begin, own.end, own.ready))
@@ -206,8 +208,8 @@ def test_a_straggler_in_a_ring_of_equals_is_a_class_of_its_own():
 
 def test_a_straggler_on_a_crossbar_makes_two_classes():
     folded = assert_equal(
-        all_reduce(64),
-        uniform(gpus=64, hosts=0, bandwidth=1e9, latency=0.0),
+        all_reduce(24),
+        uniform(gpus=24, hosts=0, bandwidth=1e9, latency=0.0),
         variation=Variation(stragglers={5: 2.0}),
         algorithms={"all_reduce": "direct"},
     )
