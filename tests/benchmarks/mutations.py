@@ -7,8 +7,8 @@ import its module, and the fastest first. So a fault takes seconds instead of a 
 round: a fault counts as found only if the test that fails passes without it.
 
 Records and results are appended to files in a folder; what they have is not run again, so that a run can be
-interrupted and go on; with `--again` faults that no test found are judged again. `--long` does the same with the long
-suite, which has files of its own.
+interrupted and go on. A file of tests whose text has changed is recorded anew, and with `--again` faults that no test
+found are judged again. `--long` does the same with the long suite, which has files of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
@@ -89,15 +90,19 @@ def pytest(tree: Path, arguments: Sequence[str], seconds: float) -> subprocess.C
 
 
 def record(tree: Path, path: Path, options: Sequence[str]) -> None:
-    """Append to *path* what tests call, of each of their files and of each folder of `EXAMPLES` that it lacks."""
-    known = {row["file"] for row in rows(path) if "file" in row}
+    """Append to *path* what tests call, of each of their files and of each folder of `EXAMPLES` that it lacks.
+
+    A file is recorded anew if its text has changed.
+    """
+    known = {(row["file"], row["text"]) for row in rows(path) if "file" in row}
     for name in (*files_of_tests(tree), *(f"clustersim/{folder}" for folder in EXAMPLES)):
-        if name in known:
+        text = "" if (tree / name).is_dir() else sha256((tree / name).read_bytes()).hexdigest()
+        if (name, text) in known:
             continue
         print(f"recording {name}", flush=True)
         plugin = ("-p", "tests.benchmarks.called", "--called", str(path))
         pytest(tree, [*plugin, *known_there(options, [name]), name], UNFINISHED)
-        append(path, {"file": name})
+        append(path, {"file": name, "text": text})
 
 
 def files_of_tests(tree: Path) -> Iterator[str]:
@@ -121,8 +126,9 @@ def known_there(options: Sequence[str], names: Iterable[str]) -> Sequence[str]:
 
 
 def recorded(path: Path) -> list[Recorded]:
-    """Return the tests at *path*, the fastest first."""
-    found = [Recorded(row["test"], row["seconds"], frozenset(row["functions"])) for row in rows(path) if "test" in row]
+    """Return the tests at *path*, the fastest first; of a test its last record."""
+    last = {row["test"]: row for row in rows(path) if "test" in row}
+    found = [Recorded(row["test"], row["seconds"], frozenset(row["functions"])) for row in last.values()]
     return sorted(found, key=lambda one: one.seconds)
 
 
