@@ -260,6 +260,7 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     suite, options = ("long", []) if given.long else ("short", ["--short"])
     calls, results = given.folder / f"{suite}_calls.jsonl", given.folder / f"{suite}_results.jsonl"
+    faults = drawn(given.count, given.seed)
     with TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         # published measurements lie beside the project; tests without them are skipped
@@ -269,7 +270,6 @@ def main() -> None:
             record(tree, calls, options)
         there, found = collected(tree, options), {identity(row["fault"]): str(row["found"]) for row in rows(results)}
         judge = Judge(tree, [one for one in recorded(calls) if one.test in there], options)
-        faults = drawn(given.count, given.seed)
         for number, fault in enumerate(faults, 1):
             key = identity(asdict(fault))
             if key not in found or (given.again and not found[key]):
