@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
+from os.path import commonpath
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
@@ -135,9 +136,9 @@ def recorded(path: Path) -> list[Recorded]:
 def selected(fault: Fault, known: Sequence[Recorded]) -> list[Recorded]:
     """Return the tests that call the function of *fault*, `BUDGET` of them.
 
-    What numba has compiled is not seen: then those that call a function of a module that names the fault's module. If
-    there are none either, those that call any of its folder. A constant belongs to no function; its tests are those
-    that call any of its module, or whose file imports from it.
+    What numba has compiled is not seen: then those that call a function of a module that names the fault's module, the
+    nearest by their folder first. If there are none either, those that call any of its folder. A constant belongs to no
+    function; its tests are those that call any of its module, or whose file imports from it.
     """
     users = importing(fault.file) | {f"clustersim/{fault.file}"}
     known = sorted(known, key=lambda one: one.test.partition("::")[0] not in users)
@@ -146,9 +147,8 @@ def selected(fault: Fault, known: Sequence[Recorded]) -> list[Recorded]:
     else:
         found = [one for one in known if function(fault.file, fault.function) in one.functions]
     if not found:
-        near = f"tests/{Path(fault.file).parent.as_posix()}/"
         found = [one for one in known if calls(one, [f"{file}:" for file in naming(fault.file)])]
-        found.sort(key=lambda one: not one.test.startswith(near))
+        found.sort(key=lambda one: -len(commonpath([one.test, f"tests/{fault.file}"])))
     folder = f"{Path(fault.file).parent.as_posix()}/"
     return list(within(found or [one for one in known if calls(one, [folder])], BUDGET))
 
@@ -167,12 +167,13 @@ def importing(file: str) -> set[str]:
 
 def naming(file: str) -> list[str]:
     """Return the modules of the package that import *file* or have its dotted name: it may be imported by name."""
-    module = f"clustersim.{file.removesuffix('.py').replace('/', '.')}"
+    package, _, name = f"clustersim.{file.removesuffix('.py').replace('/', '.')}".rpartition(".")
+    named = re.compile(rf"{re.escape(package)}(\.| import ([\w, ]+, )?){name}\b")
     return [
         path.relative_to(ROOT).as_posix()
         for folder in ("simulator", "workloads")
         for path in (ROOT / folder).rglob("*.py")
-        if re.search(rf"{re.escape(module)}\b", path.read_text())
+        if named.search(path.read_text())
     ]
 
 
