@@ -82,6 +82,9 @@ EQUIVALENT: dict[tuple[str, str, str, str, int], str] = {
     ): "smaller parts of the same work",
     ("simulator/engine/reference/resources.py", "", "2", "(3)", 0): "only the order of RATES and CHOICES counts",
     ("simulator/hardware/accelerator.py", "", "257", "(258)", 0): "the range from 32 in steps of 32 ends at 256 anyway",
+    ("simulator/network/collectives/binomial.py", "_rounds", "holding < size", "(holding <= size)", 0): (
+        "a further step without transfers, which the tuner drops"
+    ),
     ("workloads/memory/offload_and_recompute_compiled.py", "_close", "0 <= left <= slots", "(0 < left <= slots)", 0): (
         "a copy that ends in no room has no bytes"
     ),
