@@ -124,6 +124,11 @@ def test_chains_of_four_layers_with_slow_copies_are_as_brute_force_finds(interpr
             assert planned(chain, budget, bandwidth, rules, known) == (expected and pytest.approx(expected))
 
 
+def test_what_blocks_keep_while_one_is_copied_leaves_less_for_the_rest():
+    chain = Chain.of([1, 2, 1, 3, 0, 3], [6, 5, 7, 1, 7], [2, 1, 3, 2, 3], [1, 3, 1, 1, 1], [0, 1, 0, 0, 1])
+    assert planned(chain, 18, 1.0, KARMA) == pytest.approx(brute_force(chain, 18, 1.0, KARMA))
+
+
 CHAINS = {
     5: Chain.of([0, 3, 1, 2, 1, 1], [4, 6, 3, 5, 2], [1, 2, 1, 3, 1], [2, 3, 2, 5, 1], [1, 1, 0, 1, 0]),
     6: Chain.of([2, 2, 2, 2, 2, 2, 1], [6, 6, 6, 6, 6, 2], 1.0, 2.0),
