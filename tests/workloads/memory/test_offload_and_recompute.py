@@ -124,7 +124,7 @@ def test_chains_of_four_layers_with_slow_copies_are_as_brute_force_finds(interpr
             assert planned(chain, budget, bandwidth, rules, known) == (expected and pytest.approx(expected))
 
 
-def test_what_blocks_keep_while_one_is_copied_leaves_less_for_the_rest():
+def test_what_blocks_keep_while_one_is_copied_leaves_less_for_the_rest(interpreted):
     chain = Chain.of([1, 2, 1, 3, 0, 3], [6, 5, 7, 1, 7], [2, 1, 3, 2, 3], [1, 3, 1, 1, 1], [0, 1, 0, 0, 1])
     assert planned(chain, 18, 1.0, KARMA) == pytest.approx(brute_force(chain, 18, 1.0, KARMA))
 
