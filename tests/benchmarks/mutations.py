@@ -7,8 +7,8 @@ import its module, and the fastest first. So a fault takes seconds instead of a 
 round: a fault counts as found only if the test that fails passes without it.
 
 Records and results are appended to files in a folder; what they have is not run again, so that a run can be
-interrupted and go on; with `--again` faults that no test found are judged again. `--long` does the same with the long
-suite, which has files of its own.
+interrupted and go on. A file of tests whose text has changed is recorded anew, and with `--again` faults that no test
+found are judged again. `--long` does the same with the long suite, which has files of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from hashlib import sha256
+from os.path import commonpath
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
@@ -89,15 +91,19 @@ def pytest(tree: Path, arguments: Sequence[str], seconds: float) -> subprocess.C
 
 
 def record(tree: Path, path: Path, options: Sequence[str]) -> None:
-    """Append to *path* what tests call, of each of their files and of each folder of `EXAMPLES` that it lacks."""
-    known = {row["file"] for row in rows(path) if "file" in row}
+    """Append to *path* what tests call, of each of their files and of each folder of `EXAMPLES` that it lacks.
+
+    A file is recorded anew if its text has changed.
+    """
+    known = {(row["file"], row["text"]) for row in rows(path) if "file" in row}
     for name in (*files_of_tests(tree), *(f"clustersim/{folder}" for folder in EXAMPLES)):
-        if name in known:
+        text = "" if (tree / name).is_dir() else sha256((tree / name).read_bytes()).hexdigest()
+        if (name, text) in known:
             continue
         print(f"recording {name}", flush=True)
         plugin = ("-p", "tests.benchmarks.called", "--called", str(path))
         pytest(tree, [*plugin, *known_there(options, [name]), name], UNFINISHED)
-        append(path, {"file": name})
+        append(path, {"file": name, "text": text})
 
 
 def files_of_tests(tree: Path) -> Iterator[str]:
@@ -121,17 +127,18 @@ def known_there(options: Sequence[str], names: Iterable[str]) -> Sequence[str]:
 
 
 def recorded(path: Path) -> list[Recorded]:
-    """Return the tests at *path*, the fastest first."""
-    found = [Recorded(row["test"], row["seconds"], frozenset(row["functions"])) for row in rows(path) if "test" in row]
+    """Return the tests at *path*, the fastest first; of a test its last record."""
+    last = {row["test"]: row for row in rows(path) if "test" in row}
+    found = [Recorded(row["test"], row["seconds"], frozenset(row["functions"])) for row in last.values()]
     return sorted(found, key=lambda one: one.seconds)
 
 
 def selected(fault: Fault, known: Sequence[Recorded]) -> list[Recorded]:
     """Return the tests that call the function of *fault*, `BUDGET` of them.
 
-    What numba has compiled is not seen: then those that call a function of a module that names the fault's module. If
-    there are none either, those that call any of its folder. A constant belongs to no function; its tests are those
-    that call any of its module, or whose file imports from it.
+    What numba has compiled is not seen: then those that call a function of a module that names the fault's module, the
+    nearest by their folder first. If there are none either, those that call any of its folder. A constant belongs to no
+    function; its tests are those that call any of its module, or whose file imports from it.
     """
     users = importing(fault.file) | {f"clustersim/{fault.file}"}
     known = sorted(known, key=lambda one: one.test.partition("::")[0] not in users)
@@ -140,9 +147,8 @@ def selected(fault: Fault, known: Sequence[Recorded]) -> list[Recorded]:
     else:
         found = [one for one in known if function(fault.file, fault.function) in one.functions]
     if not found:
-        near = f"tests/{Path(fault.file).parent.as_posix()}/"
         found = [one for one in known if calls(one, [f"{file}:" for file in naming(fault.file)])]
-        found.sort(key=lambda one: not one.test.startswith(near))
+        found.sort(key=lambda one: -len(commonpath([one.test, f"tests/{fault.file}"])))
     folder = f"{Path(fault.file).parent.as_posix()}/"
     return list(within(found or [one for one in known if calls(one, [folder])], BUDGET))
 
@@ -161,23 +167,23 @@ def importing(file: str) -> set[str]:
 
 def naming(file: str) -> list[str]:
     """Return the modules of the package that import *file* or have its dotted name: it may be imported by name."""
-    module = f"clustersim.{file.removesuffix('.py').replace('/', '.')}"
+    package, _, name = f"clustersim.{file.removesuffix('.py').replace('/', '.')}".rpartition(".")
+    named = re.compile(rf"{re.escape(package)}(\.| import ([\w, ]+, )?){name}\b")
     return [
         path.relative_to(ROOT).as_posix()
         for folder in ("simulator", "workloads")
         for path in (ROOT / folder).rglob("*.py")
-        if re.search(rf"{re.escape(module)}\b", path.read_text())
+        if named.search(path.read_text())
     ]
 
 
 def within(tests: Iterable[Recorded], seconds: float) -> Iterator[Recorded]:
-    """Yield *tests* that take *seconds* together; the first one whatever it takes."""
+    """Yield *tests* that take *seconds* together: the first one in any case, others unless they exceed what is left."""
     spent = 0.0
     for one in tests:
-        if spent and spent + one.seconds > seconds:
-            return
-        spent += one.seconds
-        yield one
+        if not spent or spent + one.seconds <= seconds:
+            spent += one.seconds
+            yield one
 
 
 class Judge:
@@ -254,6 +260,7 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     suite, options = ("long", []) if given.long else ("short", ["--short"])
     calls, results = given.folder / f"{suite}_calls.jsonl", given.folder / f"{suite}_results.jsonl"
+    faults = drawn(given.count, given.seed)
     with TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         # published measurements lie beside the project; tests without them are skipped
@@ -263,7 +270,6 @@ def main() -> None:
             record(tree, calls, options)
         there, found = collected(tree, options), {identity(row["fault"]): str(row["found"]) for row in rows(results)}
         judge = Judge(tree, [one for one in recorded(calls) if one.test in there], options)
-        faults = drawn(given.count, given.seed)
         for number, fault in enumerate(faults, 1):
             key = identity(asdict(fault))
             if key not in found or (given.again and not found[key]):

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
-from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -177,8 +176,8 @@ def profile(path: Path, model: str | None = None, batch_size: int | None = None,
     return Model(name, layers, loaded / batch_size if batch_size else 0.0, precision=precision, notes=(note,))
 
 
-def _rows(path: Path) -> list[tuple[int, dict[str, str | None]]]:
-    """Each line's number and fields."""
+def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Each line's number and fields, those of `COLUMNS` at least."""
     try:
         header, *rows = [*read_rows(path)] or [TableRow(1, "", [])]
     except UnreadableFile as error:
@@ -186,11 +185,14 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str | None]]]:
     missing = [column for column in COLUMNS if column not in header.cells]
     if missing:
         raise ScenarioError(f"{path}:1: a profile needs the columns {', '.join(COLUMNS)}; no {missing[0]}")
-    columns = header.cells
     for row in rows:
         if fault := text_fault(row.text):
             raise ScenarioError(f"{path}:{row.line}: {fault}")
-    return [(row.line, dict(zip_longest(columns, row.cells[: len(columns)]))) for row in rows]
+    lines = [(row.line, dict(zip(header.cells, row.cells, strict=False))) for row in rows]
+    for line, fields in lines:
+        if not fields.keys() >= set(COLUMNS):
+            raise ScenarioError(f"{path}:{line}: has fewer fields than the header")
+    return lines
 
 
 def _unreadable(path: Path, error: UnreadableFile) -> ScenarioError:
@@ -202,9 +204,9 @@ def _unreadable(path: Path, error: UnreadableFile) -> ScenarioError:
 
 
 def _chosen(
-    path: Path, rows: Sequence[tuple[int, dict[str, str | None]]], model: str | None
-) -> list[tuple[int, dict[str, str | None]]]:
-    models = list(dict.fromkeys(row["model"] or "" for _, row in rows))
+    path: Path, rows: Sequence[tuple[int, dict[str, str]]], model: str | None
+) -> list[tuple[int, dict[str, str]]]:
+    models = list(dict.fromkeys(row["model"] for _, row in rows))
     if not models:
         raise ScenarioError(f"{path}: has no layers, only a header")
     if model is None and len(models) > 1:
@@ -214,20 +216,18 @@ def _chosen(
     return [(line, row) for line, row in rows if model is None or row["model"] == model]
 
 
-def _layer(path: Path, line: int, row: Mapping[str, str | None]) -> MeasuredLayer:
-    if any(row[column] is None for column in COLUMNS):
-        raise ScenarioError(f"{path}:{line}: has fewer fields than the header")
-    name = row["node"] or ""
+def _layer(path: Path, line: int, row: Mapping[str, str]) -> MeasuredLayer:
+    name = row["node"]
     if not name:
         raise ScenarioError(f"{path}:{line}: node: a layer needs a name")
     forward, backward, activations, parameters = (_number(path, line, column, row[column]) for column in COLUMNS[3:7])
-    before = tuple(filter(None, (row["preds"] or "").split(";")))
-    return MeasuredLayer(name, row["op"] or "", forward / 1e3, backward / 1e3, activations, parameters, before, line)
+    before = tuple(filter(None, row["preds"].split(";")))
+    return MeasuredLayer(name, row["op"], forward / 1e3, backward / 1e3, activations, parameters, before, line)
 
 
-def _number(path: Path, line: int, column: str, text: str | None) -> float:
+def _number(path: Path, line: int, column: str, text: str) -> float:
     try:
-        value = float(text or "")
+        value = float(text)
     except ValueError:
         raise ScenarioError(f'{path}:{line}: {column}: must be a number, not "{text}"') from None
     if not isfinite(value) or value < 0:

@@ -12,7 +12,7 @@ SEARCHED = False
 """`plan` tries it if the scenario names it: no common stack for large models runs it by default."""
 
 
-def naive(stages: int, micro_batches: int = 1) -> Order:
+def naive(stages: int, micro_batches: int) -> Order:
     """The order of *stages* pipeline ranks over *micro_batches*, one after the other.
 
     Raises `ScheduleError` for counts below 1.

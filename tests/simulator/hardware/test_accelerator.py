@@ -79,6 +79,13 @@ def test_small_kernels_take_as_long_as_the_host_needs_to_launch_them():
     assert GPU.seconds(kernels, Software(launch_seconds=1e-5)) == pytest.approx(1.0 + 4e-5)
 
 
+def test_what_takes_the_gpu_no_time_is_not_launched_either():
+    """Without a bandwidth the traffic of memory is not modelled: nothing but products and given durations counts."""
+    gpu, stack = Accelerator(peak_flops=1.0), Software(launch_seconds=1e-5)
+    assert gpu.seconds([memory_bound(8.0, launches=3), measured(1.0)], stack) == 1.0
+    assert gpu.seconds([memory_bound(8.0), Kernel(flops=2.0)], stack) == pytest.approx(2.0)
+
+
 def test_what_stands_in_anothers_place_may_be_replaced_in_turn():
     whole = cluster({"preset": "uniform", "gpus": 2, "bandwidth": "1 GB/s", "latency": "0 s", "accelerator": "unit"})
     unit = whole.accelerator("gpu 0")

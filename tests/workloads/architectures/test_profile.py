@@ -123,6 +123,8 @@ FAULTS = {
     HEADER + LINE + "m,b,op,1,1,-4,0,\n": ":3: activation_bytes: must be finite and at least 0, not -4",
     HEADER + "m,a,op,nan,1,1,0,\n": ":2: forward_ms: must be finite and at least 0, not nan",
     HEADER + "m,a,op,1,1\n": ":2: has fewer fields than the header",
+    "node,op,forward_ms,backward_ms,activation_bytes,parameter_bytes,preds,model\n"
+    "a,op,1,1,1,0,,m\nb,op,1,1,1,0,a\n": ":3: has fewer fields than the header",
     HEADER + "m,,op,1,1,1,0,\n": ":2: node: a layer needs a name",
     HEADER + LINE + LINE: ":3: a stands in line 2 already",
     HEADER + "m,a,op,1,1,1,0,z\n": ':2: preds: there is no layer "z"',

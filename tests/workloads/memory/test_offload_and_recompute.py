@@ -124,6 +124,11 @@ def test_chains_of_four_layers_with_slow_copies_are_as_brute_force_finds(interpr
             assert planned(chain, budget, bandwidth, rules, known) == (expected and pytest.approx(expected))
 
 
+def test_what_blocks_keep_while_one_is_copied_leaves_less_for_the_rest(interpreted):
+    chain = Chain.of([1, 2, 1, 3, 0, 3], [6, 5, 7, 1, 7], [2, 1, 3, 2, 3], [1, 3, 1, 1, 1], [0, 1, 0, 0, 1])
+    assert planned(chain, 18, 1.0, KARMA) == pytest.approx(brute_force(chain, 18, 1.0, KARMA))
+
+
 CHAINS = {
     5: Chain.of([0, 3, 1, 2, 1, 1], [4, 6, 3, 5, 2], [1, 2, 1, 3, 1], [2, 3, 2, 5, 1], [1, 1, 0, 1, 0]),
     6: Chain.of([2, 2, 2, 2, 2, 2, 1], [6, 6, 6, 6, 6, 2], 1.0, 2.0),
@@ -216,3 +221,14 @@ def test_a_budget_that_nothing_meets_says_what_does():
     chain = Chain.of([1] * 7, [4] * 6)
     with pytest.raises(BudgetError, match="2 B are too little: the activations need at least"):
         combined(chain, 2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("activations", "tapes"), [([9, 6, 3], [17, 8]), ([8, 2, 7], [10, 17]), ([9, 7, 5], [19, 16]), ([7, 7, 5], [14, 8])]
+)
+def test_the_least_budget_is_that_of_the_largest_backward_pass_within_a_hundredth(activations, tapes):
+    """A backward pass holds its tape and its layer's input, which the batch is not; all else can be on the host."""
+    least = max(tapes[0], activations[1] + tapes[1])
+    with pytest.raises(BudgetError) as error:
+        combined(Chain.of(activations, tapes), 0.5, 1.0)
+    assert least <= error.value.least <= 1.01 * least

@@ -164,6 +164,22 @@ def test_phases_follow_one_another_with_their_latencies():
     ]
 
 
+ALONE = flow({0: 1.0}, bound=10.0)
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        [],
+        [Phase(0.5)],
+        [Phase(0.5, (ALONE,), 10.0), Phase(0.25), Phase(1.0, (ALONE,), 99.0, contended=False), Phase(0.0, (ALONE,))],
+    ],
+)
+def test_a_plan_takes_as_long_on_idle_links_as_it_says(phases):
+    outcome = run(planned([phases], [10.0]))
+    assert outcome.columns[0].end.tolist() == [TransferPlan("any", "any", tuple(phases), 0.0).alone]
+
+
 def test_a_bounded_flow_leaves_the_rest_to_others_and_a_flow_without_rows_takes_no_time():
     made = planned(
         [

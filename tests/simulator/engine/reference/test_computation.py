@@ -1,5 +1,6 @@
 """Computations alone, concurrent on a GPU or a host, concurrent with collectives that hold SMs, at servers; delays."""
 
+import numpy as np
 import pytest
 
 from clustersim import topologies
@@ -95,6 +96,16 @@ def test_neither_stragglers_nor_jitter_change_a_delay():
     found = ends(made)
     assert found[0, "wait"] == 2.0
     assert found[0, "work"] == 2.0 + made.pricing.durations(0)[0, 1] != 4.5
+
+
+def test_with_jitter_every_step_of_every_rank_has_durations_of_its_own():
+    schedule = each([work("a", 1.0), work("b", 2.0)], [work("c", 4.0)], steps=3)
+    made = setup(schedule, variation=Variation(jitter=0.5))
+    outcome = run(made)
+    for rank in range(2):
+        durations = made.pricing.durations(rank)
+        assert len(np.unique(durations)) == durations.size
+        assert outcome.columns[rank].end.tolist() == pytest.approx(durations.cumsum())
 
 
 def served(name, seconds, priority=0, **fields):

@@ -61,14 +61,16 @@ def test_buffered_sends_do_not_help_ranks_that_receive_first():
     assert len(run(setup(replace(exchange, programs=tuple(unbuffered)))).waiting) == 2
 
 
-def test_an_awaited_op_of_the_same_rank_is_named():
+@pytest.mark.parametrize("earlier", range(3))
+def test_an_awaited_op_of_the_same_rank_is_named(earlier):
     ops = Recv(name="recv", over="dp", peer=0, nbytes=8.0, action=BACK, stream="in"), work("w", 1.0, after=("recv",))
     late = Send(name="send", over="dp", peer=1, nbytes=8.0, action=BACK, after=("sum",))
     total = Collective(name="sum", kind="all_reduce", over="dp", nbytes=8.0)
-    made = setup(each([replace(total, stream="compute"), late], [*ops, total]))
+    before = [work(f"before {number}", 1.0, stream="in") for number in range(earlier)]
+    made = setup(each([replace(total, stream="compute"), late], [*before, *ops, total]))
     outcome = run(made)
-    assert Waiting(1, "compute", 1, 0, 0) in outcome.waiting
-    assert np.isnan(outcome.columns[1].end).all()
+    assert Waiting(1, "compute", earlier + 1, 0, earlier) in outcome.waiting
+    assert np.isnan(outcome.columns[1].end[earlier:]).all()
     text = str(deadlock(made.schedule, made.classes.representative, outcome.waiting))
     assert "rank 1 [compute] w: compute 1 kernels, step 0, waits for rank 1 [in] to end recv" in text
     assert "rank 0 [compute] sum: all_reduce 8 B over dp, step 0, waits for rank 1 [compute]" in text

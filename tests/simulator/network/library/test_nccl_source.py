@@ -213,6 +213,21 @@ def test_channels_limit_rings_and_trees_as_in_the_source(version: str, nodes: in
     assert model.ceiling("all_reduce", "ring", "LL128", group) == pytest.approx(80e9)
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+@pytest.mark.parametrize(("protocol", "threads", "threshold"), [("LL", 512, 8), ("LL128", 640, 8), ("Simple", 512, 64)])
+def test_small_vectors_open_fewer_channels_as_in_the_source(
+    algorithm: str, protocol: str, threads: int, threshold: int
+) -> None:
+    """getAlgoInfo, v2.10.3: ``while (nBytes < nc * nt * threadThreshold) nc--``; the threshold of LL rings by rank."""
+    ranks, most = 8, 24
+    each = threads * threshold * (ranks if (algorithm, protocol) == ("ring", "LL") else 1)
+    for nbytes in sizes():
+        channels = most
+        while nbytes < channels * each and channels >= 2:
+            channels -= 1
+        assert nccl("2.10").channels_used(algorithm, protocol, nbytes, ranks, most) == channels, nbytes
+
+
 def test_algorithms_of_switches_need_their_switches() -> None:
     """Each is offered to all-reduces only where the network has it; the ways of NCCL without it stay."""
     cluster = topologies.cluster({"preset": "dgx_h100", "nodes": 2})
