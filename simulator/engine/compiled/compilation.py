@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from numba import njit
 from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, UserWideCacheLocator
-from numba.core.runtime import rtsys
+from numba.core.runtime.nrt import rtsys
 from numba.core.typing.templates import Signature
 
 log = logging.getLogger(__name__)
