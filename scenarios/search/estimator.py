@@ -333,11 +333,11 @@ def _steady(first: Timeline, last: Timeline) -> bool:
     They take less while they fill a bubble that fewer micro-batches leave, as in the orders without bubbles.
     """
     more = last.step_time - first.step_time
-    computed = (_computing(last, rank) - _computing(first, rank) for rank in last.distinct_ranks)
+    computed = (_busy(last, rank) - _busy(first, rank) for rank in last.distinct_ranks)
     return more >= max(computed) * (1 - NEAR)
 
 
-def _computing(timeline: Timeline, rank: int) -> float:
+def _busy(timeline: Timeline, rank: int) -> float:
     """Return the seconds for which the GPU of *rank* computes."""
     columns, program = timeline.of(rank), timeline.schedule.program(rank)
     on_gpu = program.column(lambda op: op.on == "gpu", np.bool_, (Compute,))[columns.op]
