@@ -78,7 +78,7 @@ class PricedLayer(Layer):
     def _end(self) -> tuple[Kernel, ...]:
         """What the backward pass does not need of the forward pass."""
         seconds = self.seconds["F"] - self.seconds[STOPPED]
-        return (measured(seconds, self.flops["F"] - self.flops[STOPPED]),) if seconds else ()
+        return (measured(seconds, self.flops["F"] - self.flops[STOPPED]),) if seconds > 0 else ()
 
     def backward(self, micro_batch_size: int) -> tuple[Kernel, ...]:
         """One kernel."""
@@ -207,12 +207,13 @@ class Transfers:
         if not seconds or self.communicator.fidelity == "alpha_beta":
             return _delay(plan, factor)
         links = self.communicator.cluster.links
-        used = max(
+        shares = (
             flow.alone * weight / links[row].bandwidth
             for phase in _contended(plan)
             for flow in phase.flows
             for row, weight in zip(flow.rows, flow.weights, strict=True)
         )
+        used = max(shares, default=0.0)
         rate = nbytes / seconds
         flow = Flow((), (), (0,), (min(1.0, factor * used) / rate,), rate, rate)
         return Phase(_latency(plan), (flow,), nbytes)
