@@ -205,7 +205,9 @@ def agreeing(names: tuple[str, ...]) -> list[Scenario]:
 
 @pytest.mark.parametrize("name", sample(AGREEING, heavy=["t5_11b_32a100"]))
 def test_plan_and_advice_agree(name: str) -> None:
-    for one in agreeing((name,)):
+    found = agreeing((name,))
+    assert found, "a scenario that can be planned"
+    for one in found:
         agree(one.changed({"plan.search": SEARCH}, "a search"))
 
 
@@ -219,7 +221,9 @@ def test_plan_and_advice_agree_on_every_shipped_scenario(name: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["llama3_8b_131k_32h100", "mixtral_8x7b_dgx_h100"])
 def test_plan_and_advice_agree_on_all_candidates(name: str) -> None:
-    for one in agreeing((name,)):
+    found = agreeing((name,))
+    assert found, "a scenario that can be planned"
+    for one in found:
         agree(one)
 
 
