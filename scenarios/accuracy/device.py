@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clustersim.scenarios.accuracy.communication import RankPlacement
+from clustersim.scenarios.accuracy.products import IN_STEPS
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError, ReplayError, ScenarioError
@@ -42,12 +43,16 @@ EAGER = "ddp_sdpa"
 
 @dataclass(frozen=True)
 class MeasuredDevice:
-    """A measured *device*, its *entry*, the catalogue's *preset* for it, and its link to the *host*."""
+    """A measured *device*, its *entry*, the catalogue's *preset* for it, and its link to the *host*.
+
+    *alone*: products were not measured in steps.
+    """
 
     device: DeviceMeasurements
     entry: Entry
     preset: str | None
     host: LinkFit | None
+    alone: bool = False
 
 
 def fitted(measured: DeviceMeasurements) -> MeasuredDevice:
@@ -56,6 +61,20 @@ def fitted(measured: DeviceMeasurements) -> MeasuredDevice:
     known = device(GPUS, preset).accelerator() if preset else None
     both = (*measured.to_host, *measured.to_device)
     return MeasuredDevice(measured, entry(measured, known), preset, fit_link(both) if both else None)
+
+
+def in_steps(found: MeasuredDevice) -> MeasuredDevice:
+    """Return *found*, whose products were measured alone, with the efficiencies of products in steps, as the catalogue
+    has them; unchanged if it is no GPU."""
+    made = found.entry.accelerator
+    if not made.sms:
+        return found
+    slower = {name: IN_STEPS * share for name in SHARES if (share := getattr(made, name)) is not None}
+    return replace(found, entry=replace(found.entry, accelerator=replace(made, **slower)), alone=True)
+
+
+SHARES = ("matmul_efficiency", "fp32_efficiency")
+"""The measured shares of a peak. That of products in 8 bits is not measured."""
 
 
 def contents(found: MeasuredDevice, provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,6 +101,8 @@ def section(found: MeasuredDevice) -> dict[str, Any]:
         return {"preset": found.preset} | {
             name: min(1.0, value) if name.endswith("efficiency") else value for name, value in fitted.items()
         }
+    if made.matmul_efficiency < 1:
+        k_half["matmul_efficiency"] = _rounded(made.matmul_efficiency)
     if "unaligned_efficiency" in found.entry.errors:
         k_half["unaligned_efficiency"] = min(1.0, _rounded(made.unaligned_efficiency))
     memory = {"memory": show(found.device.memory, "size", 6)} if found.device.memory else {}
@@ -127,6 +148,8 @@ def device_report(found: MeasuredDevice) -> str:
         f"launch: {show(measured.launch, 'time', 3)} of the host for each kernel of eager training",
     ]
     lines += [f"{key}: +- {error:.1%}" for key, error in found.entry.errors.items()]
+    if made.sms and found.alone:
+        lines.append(f"products in steps: {IN_STEPS} of the rate alone, as measured on A100s")
     if found.host:
         lines.append("host: " + ", ".join(f"{k} {v}" for k, v in host_section(found).items()))
     sections = [f"{measured.name}\n{indented(products)}"]

@@ -155,9 +155,9 @@ def _measure(
 
 def _measure_device(name: str, output: Path) -> None:
     from clustersim.scenarios.accuracy import communication
-    from clustersim.scenarios.accuracy.device import contents, device_report, fitted, measured_device
+    from clustersim.scenarios.accuracy.device import contents, device_report, fitted, in_steps, measured_device
 
-    found = fitted(measured_device(name))
+    found = in_steps(fitted(measured_device(name)))
     print(device_report(found))
     communication.write(contents(found, communication.provenance(name, 1, {"device": found.device.name})), output)
     print(f"wrote {output}\nnext: cluster: {{node: {{accelerator: {output}}}}}, and software: {output}")
@@ -165,9 +165,9 @@ def _measure_device(name: str, output: Path) -> None:
 
 def _gpu() -> dict[str, Any]:
     """Return the part of a calibration file about the GPU of rank 0: accelerator, host link and software."""
-    from clustersim.scenarios.accuracy.device import contents, device_report, fitted, measured_device
+    from clustersim.scenarios.accuracy.device import contents, device_report, fitted, in_steps, measured_device
 
-    found = fitted(measured_device("cuda"))
+    found = in_steps(fitted(measured_device("cuda")))
     print(device_report(found))
     return {key: value for key, value in contents(found, {}).items() if key in ("accelerator", "host", "software")}
 

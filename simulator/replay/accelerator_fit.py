@@ -107,18 +107,20 @@ def _start(base: Accelerator, precisions: set[str], known: bool) -> dict[str, fl
 
 
 def _memory(device: DeviceMeasurements, known: Accelerator | None) -> tuple[float, float]:
-    """bytes/s of copies too large for a cache, apart from the launch, and the relative standard error.
+    """bytes/s of copies too large for a cache, and the relative standard error.
 
-    Without copies those of the *known* accelerator stay.
+    Like products they are measured without the host's launch, and have the latency of a kernel if it is *known*.
+    Without copies the rate of the known accelerator stays.
     """
     if known is not None and not device.copies:
         return known.memory_bandwidth * known.memory_efficiency, PRIOR_DEVIATION
+    latency = known.kernel_latency if known else 0.0
     large = [one for one in device.copies if one.nbytes > CACHED] or device.copies
     if not large:
         raise CalibrationError("no copies were measured")
     nbytes, seconds = np.array([one.nbytes for one in large]), np.array([one.seconds for one in large])
     start = np.array([float((nbytes / seconds).max())])
-    found = fit(lambda values: device.launch + nbytes / values[0], start, seconds, PRIOR_DEVIATION)
+    found = fit(lambda values: latency + nbytes / values[0], start, seconds, PRIOR_DEVIATION)
     return float(found.parameters[0]), float(found.errors[0])
 
 

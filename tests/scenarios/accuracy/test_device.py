@@ -4,7 +4,7 @@ import pytest
 
 from clustersim import topologies
 from clustersim.scenarios.accuracy.communication import write
-from clustersim.scenarios.accuracy.device import contents, device_report, fitted
+from clustersim.scenarios.accuracy.device import contents, device_report, fitted, in_steps, section
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.replay.measurements import DeviceMeasurements, TimedCopy, TimedProduct
 from clustersim.workloads.software_stack import specification
@@ -51,3 +51,19 @@ def test_the_report_has_every_product(tmp_path):
     report = device_report(fitted(measured("cpu")))
     assert [line.split()[1] for line in report.splitlines() if line.startswith("  bf16")] == ["256", "1024", "4096"]
     assert "launch: 3.5 us of the host for each kernel of eager training" in report
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-80GB", "Some GPU"])
+def test_products_measured_alone_are_slower_in_steps(name):
+    alone = fitted(measured(name, 108))
+    made, slower = alone.entry.accelerator, in_steps(alone)
+    assert slower.entry.accelerator.matmul_efficiency == pytest.approx(0.916 * made.matmul_efficiency)
+    assert section(slower)["matmul_efficiency"] == pytest.approx(0.916 * made.matmul_efficiency, rel=0.01)
+    assert "products in steps: 0.916 of the rate alone" in device_report(slower)
+    # the table is of products alone
+    assert device_report(slower).partition("memory:")[0] == device_report(alone).partition("memory:")[0]
+
+
+def test_a_processor_multiplies_in_steps_as_alone():
+    found = fitted(measured("cpu"))
+    assert in_steps(found) is found

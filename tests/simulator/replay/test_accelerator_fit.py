@@ -17,7 +17,8 @@ from clustersim.topologies.catalogue import GPUS, device
 torch = pytest.importorskip("torch", reason="the measurement needs torch")
 
 
-LAUNCH = 4e-6
+LAUNCH = 24.6e-6
+"""The host's, for a kernel of eager training beside an H200. Kernels are measured without it."""
 
 
 def timed(accelerator, precisions, noise=0.02):
@@ -35,7 +36,10 @@ def timed(accelerator, precisions, noise=0.02):
     )
     rate = accelerator.memory_bandwidth * accelerator.memory_efficiency
     # vectors in a cache are read four times as fast
-    copies = tuple(TimedCopy(2 * n, about(2e-6 + 2 * n / rate / (4 if n < 32e6 else 1))) for n in measuring.VECTORS)
+    copies = tuple(
+        TimedCopy(2 * n, about(accelerator.kernel_latency + 2 * n / rate / (4 if n < 32e6 else 1)))
+        for n in measuring.VECTORS
+    )
     host_copies = tuple(TimedCopy(n, about(9e-6 + n / 21e9)) for n in measuring.VECTORS)
     return DeviceMeasurements(
         "x", products, copies, LAUNCH, host_copies, host_copies, accelerator.memory_bytes, accelerator.sms
@@ -50,8 +54,9 @@ def test_the_efficiencies_of_a_gpu_of_the_catalogue():
     assert made.peak_flops == known.peak_flops
     assert made.matmul_efficiency == pytest.approx(0.66, rel=0.03)
     assert made.k_half == pytest.approx(150, rel=0.15)
-    assert made.memory_efficiency == pytest.approx(0.78, rel=0.05)
+    assert made.memory_efficiency == pytest.approx(0.78, rel=0.03)
     assert set(found.errors) == {"matmul_efficiency", "k_half", "memory_efficiency"}
+    assert found.errors["memory_efficiency"] < 0.05
     assert found.fit.typical_error < 0.03
 
 
