@@ -31,7 +31,6 @@ from clustersim.simulator.network.transport import Transport
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.simulator.schedule.gc_paused import gc_paused
-from clustersim.simulator.schedule.matching import Matching
 from clustersim.simulator.schedule.mesh import family
 from clustersim.simulator.schedule.ops import Collective, Recv, Send
 from clustersim.simulator.schedule.schedule import Schedule
@@ -163,7 +162,6 @@ class SimulationRun:
             self.schedule,
             self.classes,
             self._pricing,
-            Matching(self.schedule),
             self.conditions.capacity_changes(cluster, self.classes),
             self.conditions.background(cluster, self.classes),
         )

@@ -50,7 +50,6 @@ from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.kernel import Kernel
 from clustersim.simulator.hardware.slowest import waited_for
 from clustersim.simulator.reading.dataclass import dataclass
-from clustersim.simulator.schedule.matching import Matching
 from clustersim.simulator.schedule.ops import Compute
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.memory.compute import PIPELINE
@@ -147,7 +146,7 @@ class Estimator:
         network = self.network(variant.derived)
         communicator, classes = network.communicator, Representatives(schedule, network)
         pricing = Pricing(schedule, communicator.cluster, communicator.devices, variant.software, Variation())
-        setup = Setup(schedule, classes, pricing, Matching(schedule))
+        setup = Setup(schedule, classes, pricing)
         if numba_fault():
             from clustersim.simulator.engine.reference.simulation import run as reference
 

@@ -81,7 +81,7 @@ def deadlock(schedule: Schedule, representative: Indices, waiting: Sequence[Wait
     import networkx as nx
 
     heads = {(head.rank, head.stream): head for head in waiting}
-    matching = Matching(schedule)
+    matching = schedule.matching
     waits: nx.DiGraph[_Place] = nx.DiGraph()
     for place, head in heads.items():
         waits.add_edges_from((place, other) for other in _awaited(schedule, matching, representative, head))

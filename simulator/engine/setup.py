@@ -1,4 +1,4 @@
-"""The input of an engine: a schedule with its rank classes, durations, matching and network, and the conditions of the
+"""The input of an engine: a schedule with its rank classes, durations and network, and the conditions of the
 network from outside the schedule: links that change their bandwidth, and traffic of other jobs.
 
 Rank classes say which ranks are simulated, the partners of each communication, and its plan on the network.
@@ -22,7 +22,6 @@ from clustersim.simulator.network.plan import Flow, TransferPlan
 from clustersim.simulator.network.routes import Paths, link_shares
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
-from clustersim.simulator.schedule.matching import Matching
 from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
 from clustersim.simulator.schedule.schedule import Schedule
 
@@ -46,7 +45,6 @@ class Setup:
     schedule: Schedule
     classes: RankClasses
     pricing: Pricing
-    matching: Matching
     capacity_changes: Sequence[CapacityChange] = ()
     background: Sequence[Background] = ()
 

@@ -56,7 +56,7 @@ Rendezvous = CollectiveRendezvous | MessageRendezvous
 
 def rendezvous_of(schedule: Schedule, rank: int) -> list[Rendezvous | None]:
     """Return the rendezvous of each op of *rank*, by its place in the program; None for an op without partners."""
-    return _rendezvous_of(schedule, Matching(schedule), rank)
+    return _rendezvous_of(schedule, schedule.matching, rank)
 
 
 def _rendezvous_of(schedule: Schedule, matching: Matching, rank: int) -> list[Rendezvous | None]:
@@ -100,7 +100,7 @@ def _rendezvous(
 
 def _every(schedule: Schedule) -> Iterator[Rendezvous]:
     """The rendezvous of all ranks, rank after rank."""
-    matching = Matching(schedule)
+    matching = schedule.matching
     for rank in range(schedule.mesh.world_size):
         yield from filter(None, _rendezvous_of(schedule, matching, rank))
 
@@ -121,7 +121,7 @@ def pairs(schedule: Schedule) -> list[tuple[int, int]]:
 
 def tags(schedule: Schedule, rank: int) -> Mapping[MessageRendezvous, int]:
     """Return the tags of all messages that *rank* sends or receives, numbered by the sender for each receiver."""
-    matching = Matching(schedule)
+    matching = schedule.matching
     numbers: dict[MessageRendezvous, int] = {}
     mine = [m for m in _rendezvous_of(schedule, matching, rank) if isinstance(m, MessageRendezvous)]
     for sender in dict.fromkeys(message.sender for message in mine):

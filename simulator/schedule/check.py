@@ -204,7 +204,7 @@ def check_partners(schedule: Schedule) -> None:
 
     Of all groups with the same programs in the same positions, one is checked.
     """
-    matching = Matching(schedule)
+    matching = schedule.matching
     for name, axis in schedule.mesh.axes.items():
         numbers = range(len(schedule.programs))
         sends, receives = ([_messages(matching, number, name, kind) for number in numbers] for kind in (Send, Recv))

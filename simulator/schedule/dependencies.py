@@ -36,8 +36,7 @@ def dependencies(program: Program) -> Dependencies:
     Dependencies within a stream are left out: the order of the stream implies them.
     """
     ops = program.templated
-    own, waiting, wanted = _numbered(ops)
-    awaited = _positions(own, wanted)
+    _, waiting, awaited = ops.once(_resolved)
     assert (awaited >= 0).all(), program.role
     every = list(chain.from_iterable(ops.templates))
     streams = {stream: place for place, stream in enumerate(dict.fromkeys(op.stream for op in every))}
@@ -48,12 +47,15 @@ def dependencies(program: Program) -> Dependencies:
 
 def well_named(program: Program) -> bool:
     """Return whether names in *program* are unique and `after` names earlier ops only."""
-    own, waiting, wanted = _numbered(program.templated)
+    unique, waiting, awaited = program.templated.once(_resolved)
+    return unique and bool(((awaited >= 0) & (awaited < waiting)).all())
+
+
+def _resolved(ops: TemplatedOps) -> tuple[bool, Integers, Integers]:
+    """Whether names are unique; by name in an `after` the index of the op that waits, and of the op so named or -1."""
+    own, waiting, wanted = _numbered(ops)
     ascending = np.sort(own)
-    if (ascending[1:] == ascending[:-1]).any():
-        return False
-    awaited = _positions(own, wanted)
-    return bool(((awaited >= 0) & (awaited < waiting)).all())
+    return not (ascending[1:] == ascending[:-1]).any(), waiting, _positions(own, wanted)
 
 
 def _numbered(ops: TemplatedOps) -> tuple[Integers, Integers, Integers]:

@@ -14,7 +14,7 @@ Partners must also have the same *request* (kind, bytes, root, algorithm); `simu
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,6 @@ import numpy.typing as npt
 from clustersim.simulator.schedule.ops import Collective, Copy, Op, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import Program
-from clustersim.simulator.schedule.schedule import Schedule
 
 Integers = npt.NDArray[np.int64]
 
@@ -60,7 +59,7 @@ class CopyKey(NamedTuple):
 
 
 class Matching:
-    """The keys and the requests of all programs of *schedule*.
+    """The keys and the requests of all *programs* of a schedule.
 
     By number of a program:
 
@@ -74,12 +73,12 @@ class Matching:
     Keys are numbered from 0 over all programs; *keys* is their number.
     """
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, programs: Iterable[Program]) -> None:
         self.requests: list[tuple[Op, ...]] = []
         self.request: list[Integers] = []
         self._lanes: dict[_Lane, int] = {}
         rows = [np.empty((3, 0), np.int64)]
-        for program in schedule.programs:
+        for program in programs:
             requests, request = _requests(program)
             self.requests.append(requests)
             self.request.append(request)

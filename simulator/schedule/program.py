@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +103,7 @@ class TemplatedOps(Sequence[Op]):
     def _keep(self, templates: tuple[tuple[Op, ...], ...], which: Numbers, micro_batches: Numbers) -> None:
         self.templates, self.which, self.micro_batches = templates, which, micro_batches
         self._of_kinds: dict[tuple[type[Op], ...], tuple[list[int], list[Op]]] = {}
+        self._known: dict[Callable[[TemplatedOps], Any], Any] = {}
         lengths = np.array([len(ops) for ops in templates], np.int64)
         self.starts: Numbers = np.concatenate(([0], lengths[which].cumsum()))
 
@@ -119,6 +120,12 @@ class TemplatedOps(Sequence[Op]):
             found = [(place, op) for place, op in every if isinstance(op, kinds)]
             self._of_kinds[kinds] = [place for place, _ in found], [op for _, op in found]
         return self._of_kinds[kinds]
+
+    def once(self, find: Callable[[TemplatedOps], _T]) -> _T:
+        """What *find* returns for these ops, found once."""
+        if find not in self._known:
+            self._known[find] = find(self)
+        return cast("_T", self._known[find])
 
     def block(self, number: int) -> OpBlock:
         """The block with that number."""

@@ -25,6 +25,7 @@ import numpy as np
 from clustersim.simulator.hardware.hashing import Indices, distinct
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
+from clustersim.simulator.schedule.matching import Matching
 from clustersim.simulator.schedule.mesh import NOWHERE, Axis, Mesh, Rows
 from clustersim.simulator.schedule.ops import Compute, Delay, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER
@@ -67,6 +68,11 @@ class Schedule:
     def program_numbers(self) -> Indices:
         """`program_of` as an array."""
         return np.array(self.program_of, np.int64)
+
+    @cached_property
+    def matching(self) -> Matching:
+        """Which ops of different ranks belong to one communication."""
+        return Matching(self.programs)
 
     def program(self, rank: int) -> Program:
         """The program that *rank* runs."""

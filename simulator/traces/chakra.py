@@ -16,7 +16,6 @@ from functools import cached_property
 
 from clustersim.simulator.analysis.timeline import Timeline, op_names
 from clustersim.simulator.schedule.dependencies import dependencies
-from clustersim.simulator.schedule.matching import Matching
 from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Delay, Op, Recv, Send
 from clustersim.simulator.traces.protobuf import message, number, varint
 
@@ -47,7 +46,7 @@ class Traces:
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
-        self._matching = Matching(timeline.schedule)
+        self._matching = timeline.schedule.matching
 
     @cached_property
     def groups(self) -> dict[tuple[int, ...], int]:

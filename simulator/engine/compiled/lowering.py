@@ -188,8 +188,8 @@ class _Lowerer:
         ops["kind"] = program.column(_kind, np.int32)
         timed = ops["kind"] < COMMUNICATION
         ops["duration"] = np.where(timed, np.cumsum(timed) - 1, NONE)
-        ops["request"] = self.setup.matching.request[number]
-        ops["key"] = self.setup.matching.key[number]
+        ops["request"] = self.setup.schedule.matching.request[number]
+        ops["key"] = self.setup.schedule.matching.key[number]
         ops["server"] = program.column(self._server, np.int32)
         ops["holds"] = program.column(lambda op: isinstance(op, Compute) and op.holds, np.int32)
         ops["priority"] = program.column(lambda op: op.priority if isinstance(op, Compute) else 0, np.int32)
@@ -205,7 +205,7 @@ class _Lowerer:
 
     def _requests(self) -> tuple[Array, list[tuple[Communication, Op]], int]:
         """The requests of all ranks, the plans that they need, and the number of channels."""
-        classes, matching = self.setup.classes, self.setup.matching
+        classes, matching = self.setup.classes, self.setup.schedule.matching
         plans: dict[tuple[Hashable, Hashable], int] = {}
         channels: dict[Hashable, int] = {}
         which: list[tuple[Communication, Op]] = []
@@ -227,7 +227,7 @@ class _Lowerer:
         ranks = np.zeros(len(self.ranks) + 1, RANK)
         ranks["program"][:-1] = program
         ranks["first_stream"][1:] = np.cumsum(np.diff(programs["first_queue"])[program])
-        of_program = np.array([len(self.setup.matching.requests[number]) for number in self.used])
+        of_program = np.array([len(self.setup.schedule.matching.requests[number]) for number in self.used])
         ranks["first_request"][1:] = np.cumsum(of_program[program])
         spans = programs["ops"][program].astype(np.int64) * steps
         keeps = np.array([kept is None or rank in kept for rank in self.ranks], np.bool_)

@@ -258,7 +258,7 @@ class Rendezvous:
         Return the communication, the same object for all partners. It begins with the last arrival, or at once with a
         buffered send.
         """
-        matching, program = self.setup.matching, self.setup.schedule.program_of[rank]
+        matching, program = self.setup.schedule.matching, self.setup.schedule.program_of[rank]
         op = matching.requests[program][matching.request[program][index]]
         name = self.setup.classes.communication(rank, op)
         key = name, int(matching.key[program][index]), step

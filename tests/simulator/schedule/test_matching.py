@@ -61,7 +61,7 @@ def written_out(program):
 def test_keys_stand_for_the_rule_and_are_equal_where_it_is(chosen):
     mesh = Mesh.regular({"tp": 2, "pp": 2})
     schedule = Schedule(mesh, tuple(chosen), tuple(rank % len(chosen) for rank in range(4)))
-    matching = Matching(schedule)
+    matching = schedule.matching
     of_meaning, used = {}, set()
     for program, keys in zip(schedule.programs, matching.key, strict=True):
         assert len(keys) == len(program.ops)
@@ -77,7 +77,7 @@ def test_keys_stand_for_the_rule_and_are_equal_where_it_is(chosen):
 
 @given(programs())
 def test_ops_have_one_request_if_they_ask_the_same_of_the_same(program):
-    matching = Matching(Schedule(Mesh.regular({"dp": 1}), (program,), (0,)))
+    matching = Matching((program,))
     (requests,), (request,) = matching.requests, matching.request
     fields = "over", "peer", "kind", "nbytes", "root", "algorithm", "to", "buffered"
     asked = [tuple(getattr(op, name, None) for name in fields) for op in program.ops]

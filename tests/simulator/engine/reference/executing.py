@@ -13,7 +13,7 @@ from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.ideal import ideal
 from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.schedule.check import check
-from clustersim.simulator.schedule.matching import Matching, request_of
+from clustersim.simulator.schedule.matching import request_of
 from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Compute
 from clustersim.simulator.schedule.program import Program
@@ -56,7 +56,7 @@ def setup(
         hosts = {rank: pricing.host(rank) for rank in range(schedule.mesh.world_size)}
         computing = {rank: host for rank, host in hosts.items() if host is not None}
         classes = Folding(schedule, communicator, variation, computing)
-    return Setup(schedule, classes, pricing, Matching(schedule), **more)
+    return Setup(schedule, classes, pricing, **more)
 
 
 def run(made, watch=None):

@@ -142,7 +142,7 @@ def planned(plans, capacity, **more):
     made = setup(each(ops))
     whole = [TransferPlan("any", "any", tuple(phases), 0.0) for phases in plans]
     classes = Planned(made.schedule, made.classes.communicator, whole, capacity)
-    return Setup(made.schedule, classes, made.pricing, made.matching, **more)
+    return Setup(made.schedule, classes, made.pricing, **more)
 
 
 def flow(rows, bound=float("inf")):

@@ -55,7 +55,7 @@ def test_collectives_leave_a_product_of_shares():
         work("after", 1.0),
     )
     made = setup(each(ops))
-    made = Setup(made.schedule, Sms(made.schedule, made.classes.communicator), made.pricing, made.matching)
+    made = Setup(made.schedule, Sms(made.schedule, made.classes.communicator), made.pricing)
     # 0.5 * 0.8 of the GPU from 1 s to 4 s: 1.2 s of the second are done, 1.8 s are left
     assert ends(made) == pytest.approx(
         {(0, "first"): 1.0, (0, "half"): 4.0, (0, "fifth"): 4.0, (0, "second"): 5.8, (0, "after"): 6.8}
