@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, TypeVar, cast, overload
 
 import numpy as np
@@ -347,17 +347,21 @@ class Program:
         """
         ops = self.templated
         together = ops.micro_batches.argsort(kind="stable")
+        templates_of, micro_batches = ops.which[together], ops.micro_batches[together]
         known: dict[bytes, Numbers] = {}
         templates: list[tuple[Op, ...]] = []
-        which = ops.which.copy()
-        for numbers in np.split(together, np.flatnonzero(np.diff(ops.micro_batches[together])) + 1):
-            same = ops.which[numbers].tobytes()
+        changed_to = np.empty_like(templates_of)
+        for begin, end in pairwise([0, *(np.flatnonzero(np.diff(micro_batches)) + 1).tolist(), len(together)]):
+            same = templates_of[begin:end].tobytes()
             if same not in known:
-                own = TemplatedOps.from_columns(ops.templates, ops.which[numbers], np.full(len(numbers), PLACEHOLDER))
+                placeholders = np.full(end - begin, PLACEHOLDER)
+                own = TemplatedOps.from_columns(ops.templates, templates_of[begin:end], placeholders)
                 new = change(self.with_templated_ops(own)).templated
                 known[same] = new.which + len(templates)
                 templates += new.templates
-            which[numbers] = known[same]
+            changed_to[begin:end] = known[same]
+        which = np.empty_like(ops.which)
+        which[together] = changed_to
         return self.with_templated_ops(TemplatedOps.from_columns(templates, which, ops.micro_batches))
 
     def map_blocks(self, change: Callable[[Sequence[Op], Names], tuple[Iterable[Op], Names]]) -> Program:

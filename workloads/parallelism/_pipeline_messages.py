@@ -135,13 +135,13 @@ def message_plans(
     A message goes from the rank that has an action to the rank that has its successor, whatever their stages and
     replicas. *boundary*: bytes that the last layer of each stage passes on, in *parts* if given.
     """
-    home = {action: rank for rank, row in enumerate(rows) for action in row}
+    home = {action: (rank, action) for rank, row in enumerate(rows) for action in row}
     plans = [MessagePlan() for _ in rows]
     known: dict[Hashable, PipelineMessage] = {}
     for rank, row in enumerate(rows):
         for made in row:
-            for wanted in successors(made):
-                receiver = home.get(wanted, rank)
+            for successor in successors(made):
+                receiver, wanted = home.get(successor, (rank, made))
                 if receiver == rank:
                     continue
                 ends = made[:2], wanted[:2], rank, receiver
@@ -157,13 +157,14 @@ def _template(action: Action) -> Action:
     return Action(action.phase, action.stage, PLACEHOLDER)
 
 
-def successors(made: Action) -> Iterable[Action]:
-    """The actions of other stages that need the result of *made*, if the order has them."""
-    if made.phase == "F":
-        return [Action("F", made.stage + 1, made.micro_batch)]
-    if made.phase in "BI":
-        return [Action(phase, made.stage - 1, made.micro_batch) for phase in "BI"]
-    return []
+def successors(made: Action) -> Sequence[tuple[str, int, int | None]]:
+    """The actions of other stages, as plain tuples, that need the result of *made*, if the order has them."""
+    phase, stage, micro_batch = made
+    if phase == "F":
+        return (("F", stage + 1, micro_batch),)
+    if phase in "BI":
+        return ("B", stage - 1, micro_batch), ("I", stage - 1, micro_batch)
+    return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,12 +337,12 @@ def _with_messages(program: Program, row: Sequence[tuple[int, Action]], plan: Me
         for action in here:
             for wanted in posted.get(action, ()):
                 message = received[wanted]
-                if message not in templates:
-                    templates[message] = (message.recv(),)
-                blocks.append((message, wanted.micro_batch))
-        incoming = [received[action] for action in here if action in received]
-        outgoing = [sent[action] for action in here if action in sent]
-        key: Hashable = (template, *incoming, None, *outgoing)
+                if id(message) not in templates:
+                    templates[id(message)] = (message.recv(),)
+                blocks.append((id(message), wanted.micro_batch))
+        incoming = [message for action in here if (message := received.get(action))]
+        outgoing = [message for action in here if (message := sent.get(action))]
+        key: Hashable = (template, *map(id, incoming), None, *map(id, outgoing))
         if key not in templates:
             templates[key] = tuple(_joined(ops.templates[template], incoming, outgoing))
         blocks.append((key, own))
