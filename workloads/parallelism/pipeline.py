@@ -340,8 +340,8 @@ def _with_messages(program: Program, row: Sequence[tuple[int, Action]], plan: Me
                 if id(message) not in templates:
                     templates[id(message)] = (message.recv(),)
                 blocks.append((id(message), wanted.micro_batch))
-        incoming = [message for action in here if (message := received.get(action))]
-        outgoing = [message for action in here if (message := sent.get(action))]
+        incoming = [one for action in here if (one := received.get(action))]
+        outgoing = [one for action in here if (one := sent.get(action))]
         key: Hashable = (template, *map(id, incoming), None, *map(id, outgoing))
         if key not in templates:
             templates[key] = tuple(_joined(ops.templates[template], incoming, outgoing))
