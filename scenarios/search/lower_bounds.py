@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from math import inf
 from operator import attrgetter
 
 from clustersim.scenarios.build.built import BuiltScenario
@@ -19,6 +18,7 @@ from clustersim.scenarios.search.layer_sums import (
     shared_weights,
     trained_parameters,
 )
+from clustersim.scenarios.search.pipeline_facts import PipelineFacts
 from clustersim.simulator.hardware.kernel import BYTES, memory_bound
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
@@ -56,17 +56,41 @@ def _least_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
         return 0.0
     layers = estimator.stages(estimator.share(variant), variant.specification.parallelism)
     seconds, around = _stage_seconds(estimator, variant, computing=computing), _around(estimator, variant, layers)
-    least = 0.0
-    for number, stages in enumerate(pipeline.stages):
+    least, begins = 0.0, [number for number, stages in enumerate(pipeline.stages) if 0 in stages]
+
+    def after(number: int) -> float:
+        return _after(estimator, variant, layers, number, computing=computing)
+
+    for number in _latest_of_a_kind(estimator, pipeline, layers):
+        stages = pipeline.stages[number]
         first = min(stages)
-        outside = sum(seconds.forwards[:first]) + sum(seconds.backwards[:first])
+        ahead, back = sum(seconds.forwards[:first]), sum(seconds.backwards[:first])
         busy = derived.micro_batches * sum(part * seconds.totals[stage] for stage, part in stages.items())
         busy += sum(around[stage] for stage in stages)
         again = ((stage, derived.micro_batches - kept) for stage, kept in pipeline.kept.items() if stage in stages)
         busy += sum(count * seconds.again[stage] for stage, count in again)
         beside = NOTHING if computing else _exchanged(estimator, variant, layers, number)
-        least = max(least, outside + busy, beside.gathering, outside * beside.left + busy + beside.lost)
-    return (least + _after(estimator, variant, computing=computing)) * ALMOST
+        # the step ends on this rank, and on that of the first stage
+        for outside, end in ((ahead, after(number)), (ahead + back, min(map(after, begins)))):
+            longest = max(outside + busy, beside.gathering, outside * beside.left + busy + beside.lost)
+            least = max(least, longest + end)
+    return least * ALMOST
+
+
+def _latest_of_a_kind(estimator: Estimator, pipeline: PipelineFacts, layers: list[list[Layer]]) -> Iterable[int]:
+    """Return of the pipeline ranks with the same work those that begin last: no other of them has a higher bound."""
+    kind = grouped(estimator, "layers", layers).kind
+
+    def ranks() -> list[int]:
+        found: dict[Hashable, int] = {}
+        for number, stages in enumerate(pipeline.stages):
+            work = Counter((kind[stage], part, pipeline.kept.get(stage)) for stage, part in stages.items())
+            same = found.setdefault(frozenset(work.items()), number)
+            if min(stages) >= min(pipeline.stages[same]):
+                found[frozenset(work.items())] = number
+        return list(found.values())
+
+    return estimator.once("kinds of ranks", (id(pipeline), id(layers)), ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +182,18 @@ def _around(estimator: Estimator, variant: BuiltScenario, stages: list[list[Laye
     return estimator.once("around", (id(stages), copies, dtype, times, added, count, variant.stack), seconds)
 
 
-def _after(estimator: Estimator, variant: BuiltScenario, *, computing: bool = False) -> float:
-    """Return the seconds of the host, and unless *computing* of exchanges, that end a step on each rank at least."""
+def _after(
+    estimator: Estimator, variant: BuiltScenario, stages: list[list[Layer]], number: int, *, computing: bool = False
+) -> float:
+    """Return the seconds of the host, and unless *computing* of exchanges, that end a step on pipeline rank *number*.
+
+    A bucket takes no less time than its share of all bytes at once.
+    """
     software, training, derived = variant.software, variant.specification.training, variant.derived
     share = estimator.share(variant)
     if share.optimizer_seconds is not None or training is None:
         return 0.0
-    stages = estimator.stages(share, variant.specification.parallelism)
-    own = estimator.pipeline(variant.specification).stages
+    own = estimator.pipeline(variant.specification).stages[number]
     per_tensor = software.host_seconds_per_tensor if training.offload is None else 0.0
     kinds = variant.specification.parallelism.data.exchanges_after(software)
     if computing or derived.replicas == 1 or derived.degree("cp") > 1:
@@ -177,17 +205,13 @@ def _after(estimator: Estimator, variant: BuiltScenario, *, computing: bool = Fa
         network = id(estimator.network(derived))
 
     def seconds() -> float:
-        """Return those of the rank with the least; a bucket takes no less time than its share of all bytes at once."""
         tensors = of_stages(estimator, "tensors", stages, (), lambda layer: sum(one.trainable for one in layer.tensors))
         trained = trained_parameters(estimator, stages)
-        least = inf
-        for number, of_rank in enumerate(own):
-            found = per_tensor * sum(tensors[stage] for stage in of_rank)
-            for kind, width in sizes:
-                nbytes = float(sum(trained[stage] for stage in of_rank) * width)
-                found += _exchange(estimator, derived, kind, nbytes, number).alone if nbytes else 0.0
-            least = min(least, found)
-        return least
+        found = per_tensor * sum(tensors[stage] for stage in own)
+        for kind, width in sizes:
+            nbytes = float(sum(trained[stage] for stage in own) * width)
+            found += _exchange(estimator, derived, kind, nbytes, number).alone if nbytes else 0.0
+        return found
 
     key = id(stages), id(own), tuple(sizes), per_tensor, tuple(derived.layouts[0].degrees.items()), network
     return software.load_seconds + estimator.once("after", key, seconds)
