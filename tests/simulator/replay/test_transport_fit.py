@@ -48,7 +48,8 @@ def bare(cluster: Cluster) -> Cluster:
 
 def test_latency_and_bandwidth_are_found_in_spite_of_noise_and_disturbance():
     cluster = uniform(4, 1e9, 0.0)
-    rows = measured(cluster, machine(), (SEND, "all_reduce", "all_gather"), noise=0.03, disturbed=0.1)
+    kinds = SEND, "all_reduce", "all_gather"
+    rows = measured(cluster, machine(), kinds, noise=0.03, disturbed=0.1, swept=SWEEP[::2])
     found = values(calibrate(rows, uniform(4, 3e9, 0.0), cluster.gpus, gloo()))
     assert found["hop_latency", (NVLINK, "ring", "tcp")] == pytest.approx(85e-6, rel=0.05)
     # the assumed cluster has three times the bandwidth of the real one; the efficiency compensates for it
@@ -99,7 +100,7 @@ def test_a_crossover_between_protocols_is_found_where_it_is():
     ceilings = {("any", "eager", "any"): 1e8, ("any", "bulk", "any"): 1e9}
     truth = replace(gloo(), protocols=("eager", "bulk"), hop_latency=hops, ceilings=ceilings)
     cluster = uniform(2, 10e9, 0.0)
-    rows = measured(cluster, truth, (SEND,), noise=0.02, swept=sizes(8, 32 << 20, factor=2))
+    rows = measured(cluster, truth, (SEND,), noise=0.02, swept=[*sizes(8, 2**14, factor=4), *sizes(2**15, 32 << 20, factor=2)])
     found = calibrate(rows, cluster, cluster.gpus, gloo())
     ((kind, nbytes, before, after),) = found.crossovers()
     assert (kind, before.protocol, after.protocol) == (SEND, "tcp", "long")
