@@ -77,6 +77,7 @@ def test_without_numba_simpy_runs_everything_and_one_warning_says_so():
     assert told == ["numba cannot be imported: SimPy runs the simulation, more slowly (pip install numba)"]
 
 
+@pytest.mark.exhaustive
 def test_without_numba_small_simulations_run_without_a_warning():
     printed, said = without_numba("run", "--json", "hello")
     assert json.loads(printed)["simulation"]["engine"] == "simpy"
