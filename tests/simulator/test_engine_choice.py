@@ -54,6 +54,7 @@ def test_an_engine_that_was_never_compiled_is_compiled_when_simpy_would_take_as_
     assert choose("auto", COMPILED_FROM - 1) == "simpy"
 
 
+@pytest.mark.exhaustive
 def test_a_small_simulation_imports_no_numba():
     code = (
         "import sys; from clustersim.scenarios import Scenario; "

@@ -152,6 +152,7 @@ def test_devices_and_pipes_are_no_input(capsys: pytest.CaptureFixture[str]) -> N
     assert "measurements[0]: must have kind, ranks" in refused(capsys, "calibrate", "--from", "rows.json")
 
 
+@pytest.mark.exhaustive
 def test_a_closed_output_loses_no_result() -> None:
     def close() -> None:
         os.close(1)
@@ -250,6 +251,7 @@ def test_a_full_disk_leaves_the_old_file_whole(arguments: list[str], file: str) 
     assert not [one for one in path.parent.iterdir() if one.name.startswith(".")]
 
 
+@pytest.mark.exhaustive
 def test_an_interrupted_accuracy_keeps_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     from clustersim.scenarios.commands import runner
 

@@ -227,6 +227,7 @@ def test_bad_input_of_the_command(arguments: list[str], told: str, capsys: pytes
     assert "Traceback" not in error
 
 
+@pytest.mark.exhaustive
 def test_days_are_the_target_of_days(capsys: pytest.CaptureFixture[str]) -> None:
     common = ["plan", "gpt_6_7b_64a100", "--search", "pp=1", "--tokens", "10B", "--json"]
     assert run([*common, "--days", "2"]) == 0

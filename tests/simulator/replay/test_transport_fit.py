@@ -100,7 +100,9 @@ def test_a_crossover_between_protocols_is_found_where_it_is():
     ceilings = {("any", "eager", "any"): 1e8, ("any", "bulk", "any"): 1e9}
     truth = replace(gloo(), protocols=("eager", "bulk"), hop_latency=hops, ceilings=ceilings)
     cluster = uniform(2, 10e9, 0.0)
-    rows = measured(cluster, truth, (SEND,), noise=0.02, swept=[*sizes(8, 2**14, factor=4), *sizes(2**15, 32 << 20, factor=2)])
+    rows = measured(
+        cluster, truth, (SEND,), noise=0.02, swept=[*sizes(8, 2**14, factor=4), *sizes(2**15, 32 << 20, factor=2)]
+    )
     found = calibrate(rows, cluster, cluster.gpus, gloo())
     ((kind, nbytes, before, after),) = found.crossovers()
     assert (kind, before.protocol, after.protocol) == (SEND, "tcp", "long")
