@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from clustersim.scenarios.commands import command_line
+from clustersim.scenarios.commands import application
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.specification.loading import located
@@ -406,7 +406,7 @@ def test_a_fault_of_the_house_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> 
     def broken(*arguments: object, **options: object) -> NoReturn:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(command_line, "app", broken)
+    monkeypatch.setattr(application, "read", lambda: broken)
     with pytest.raises(ZeroDivisionError):
         run(["list"])
 
