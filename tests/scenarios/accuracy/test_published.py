@@ -162,6 +162,7 @@ def test_gpipe_scales_as_its_bubble() -> None:
         assert one.value == pytest.approx(slots(2) / 2 / (slots(stages) / stages))
 
 
+@pytest.mark.exhaustive
 def test_activations_shrink_as_korthikanti_draws_them() -> None:
     found = {one.variant: one for one in outcomes("korthikanti_activation_memory")}
     assert len(found) == 8

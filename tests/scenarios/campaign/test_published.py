@@ -32,7 +32,8 @@ def llama(rate, down=10 * MINUTE):
     return goodput, fmean(sample.interruptions / sample.seconds for sample in samples) * LLAMA_DAYS * DAY
 
 
-@pytest.mark.parametrize(("rate", "expected"), [pytest.param(RSC_1, 719, marks=pytest.mark.exhaustive), (RSC_2, 259)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("rate", "expected"), [(RSC_1, 719), (RSC_2, 259)])
 def test_interruptions_of_llama_3_from_other_fleets(rate, expected):
     """419 happened, between the counts that the two fleets of A100 predict."""
     assert rate * LLAMA_NODES * LLAMA_DAYS == pytest.approx(expected, abs=0.5)

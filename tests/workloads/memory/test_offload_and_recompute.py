@@ -136,7 +136,7 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("rules", [KARMA, SWAPPED], ids=["KARMA", "swapped"])
-@pytest.mark.parametrize("length", [5, 6])
+@pytest.mark.parametrize("length", [5, pytest.param(6, marks=pytest.mark.exhaustive)])
 def test_longer_chains_are_as_brute_force_finds(length, rules):
     for budget in (12, 16):
         expected = brute_force(CHAINS[length], budget, 3.0, rules)
