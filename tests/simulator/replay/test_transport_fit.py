@@ -10,6 +10,7 @@ from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.gloo import gloo
 from clustersim.simulator.network.transport import NET, NVLINK, PCI
 from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.replay import transport_fit
 from clustersim.simulator.replay.measurements import SEND, Measurement, sizes
 from clustersim.simulator.replay.transport_fit import calibrate, seconds
 from clustersim.topologies.uniform_and_tree import tree, uniform
@@ -117,6 +118,23 @@ def test_undetermined_parameters_keep_the_librarys_values():
     found = calibrate(rows, cluster, cluster.gpus, gloo())
     assert found.transport.efficiency == gloo().efficiency
     assert [one.parameter.name[0] for one in found.parameters] == ["hop_latency"]
+
+
+def test_beside_exact_residuals_no_parameter_is_tried(monkeypatch):
+    cluster = uniform(2, 1e9, 0.0)
+    monkeypatch.setattr(transport_fit, "extensions", lambda *arguments: pytest.fail("tried"))
+    found = calibrate(measured(cluster, machine(), (SEND,)), cluster, cluster.gpus, gloo())
+    assert found.fit.exact
+    assert [one.parameter.name[0] for one in found.parameters] == ["hop_latency", "efficiency"]
+
+
+def test_as_many_parameters_as_rows_are_not_tried():
+    """They would follow any rows, and the criterion would take that for a gain."""
+    cluster = uniform(2, 1e9, 0.0)
+    rows = measured(cluster, machine(), (SEND,), noise=0.5, swept=(8, 1 << 16, 32 << 20))
+    found = calibrate(rows, cluster, cluster.gpus, gloo())
+    assert not found.fit.exact
+    assert len(found.fit.parameters) == 2
 
 
 def test_nothing_measured():
