@@ -204,6 +204,7 @@ def test_the_screen_for_figures_does_not_matter() -> None:
     assert command("plot", "hello", "-o", "x.png", env={"MPLBACKEND": "junk"}).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_during_imports_is_status_130() -> None:
     code = (
         "import os, sys, importlib.abc\n"

@@ -173,6 +173,7 @@ def test_what_relaxes_is_not_what_the_plan_varies(search: dict[str, Any], tried:
     assert [found[key] for key in GPU] == ["b200", "nvlink5"]
 
 
+@pytest.mark.exhaustive
 def test_the_price_at_which_a_smaller_cluster_does() -> None:
     # one node has no memory for a plan without recomputation, so that two nodes cost less
     changes = {"training.tokens": 1e11, "cost": {"gpu_hour": PRICE}, "parallelism.dp": "auto"}

@@ -86,6 +86,7 @@ def test_the_best_of_a_random_job_is_among_those_simulated(seed: int) -> None:
     assert min(planner.simulate(fitting), key=lambda one: one.value).candidate.key in best
 
 
+@pytest.mark.exhaustive
 def test_pruning_by_bounds_changes_nothing() -> None:
     pruned, whole = Planner(job(SMALL, plan={"simulate": 4})), Planner(job(SMALL, plan={"simulate": 4}))
     whole.bound(whole.candidates)
@@ -110,7 +111,7 @@ WIDE: dict[str, Any] = {
     [
         pytest.param(job({**WIDE, "schedule": ["1f1b", "zero_bubble_h1"], "data": ["ddp", "fsdp"]}), 8, id="narrow"),
         pytest.param(job(WIDE), 8, id="wide", marks=pytest.mark.exhaustive),
-        pytest.param(job(SMALL, plan={"objective": "memory"}), 6, id="memory"),
+        pytest.param(job(SMALL, plan={"objective": "memory"}), 6, id="memory", marks=pytest.mark.exhaustive),
         pytest.param(
             job({**WIDE, "cp": "auto"}, model={"seq_length": 2048, "attention": "unfused"}),
             5,

@@ -155,6 +155,7 @@ def test_the_best_plan_of_six_layers_runs_some_again_and_copies():
     assert any(one.kind is Kind.OFFLOAD for one in plan)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=25)
 @given(chains(9), st.integers(6, 60), st.sampled_from([0.1, 1.0, 3.0, 20.0]), st.integers(1, 3))
 def test_together_is_never_worse_than_either_alone(chain, budget, bandwidth, in_flight):
