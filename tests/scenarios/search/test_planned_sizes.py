@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ from clustersim.scenarios.search.least_cluster import (
     least_nodes,
     least_size,
 )
-from clustersim.scenarios.search.planned_sizes import Clusters, Target, sizes, target
+from clustersim.scenarios.search.planned_sizes import Clusters, Kind, Target, sizes, target
 from clustersim.scenarios.search.questions import OtherCluster, leasts, other_clusters, table
 from clustersim.simulator.reading.errors import ScenarioError
 from tests.scenarios.search.jobs import job
@@ -90,12 +90,12 @@ def least(text: str) -> LeastCluster:
 
 
 @cache
-def clusters(kind: str) -> Clusters:
+def clusters(kind: Kind) -> Clusters:
     """Return the clusters of the small job for targets of that kind; each size is planned and simulated once."""
     return Clusters(small(), Target(kind, 1))
 
 
-def best_values(kind: str, upto: int) -> dict[int, float]:
+def best_values(kind: Kind, upto: int) -> dict[int, float]:
     """Return what the best plan reaches on each size, every size planned and simulated."""
     reached = {nodes: clusters(kind).reached(nodes) for nodes in sizes(1, upto + 1)}
     return {nodes: one.value for nodes, one in reached.items() if one}
@@ -113,7 +113,7 @@ def test_the_least_cluster_is_that_of_brute_force(text: str) -> None:
 
 
 def test_no_simulation_betters_its_bound() -> None:
-    for kind in ("days", "cost", "tokens_per_s_per_gpu"):
+    for kind in get_args(Kind):
         aim = Target(kind, 1)
         for nodes in (1, 2, 4):
             reached = clusters(kind).reached(nodes)
