@@ -16,6 +16,16 @@ HEAVY = (
 )
 """Scenarios that take more than 4 s of processor time. The short suite runs none of them."""
 
+SLOW = (
+    "federated_hospitals",
+    "llama3_8b_131k_32h100",
+    "mt_nlg_530b",
+    "optimal_recompute_gpt2_xl",
+    "zeropp_384v100",
+    "zhores_vgg16_parameter_server_vs_ring",
+)
+"""Scenarios that take 2 to 4 s. The short suite runs smaller ones of the same kind in the tests of their methods."""
+
 
 @cache
 def result_of(name: str) -> Result:

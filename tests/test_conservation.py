@@ -125,9 +125,12 @@ def timelines(case: Case, fold: bool) -> tuple[Timeline, ...]:
 UNFOLDED = ("gpt3_175b_1024a100", "gpt3_175b_one_a100", *HEAVY)
 """Scenarios that take seconds if no ranks are folded."""
 
+SLOW = [("zhores_vgg16_parameter_server_vs_ring", "server_per_node"), ("alexnet_pr_pc", "4 x 32, images cut")]
+"""Cases of thousands of transfers like those of their neighbours."""
+
 every_case = pytest.mark.parametrize(
     "case",
-    sample(CASES, 6, heavy=[case for case in CASES if case[0] in UNFOLDED]),
+    sample(CASES, 6, heavy=[case for case in CASES if case[0] in UNFOLDED or case in SLOW]),
     ids=lambda case: "-".join(filter(None, case)),
 )
 both_ways = pytest.mark.parametrize("fold", [False, True], ids=["unfolded", "folded"])

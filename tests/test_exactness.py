@@ -83,6 +83,7 @@ and its parallel block, so that a wait shows where it begins: no parameters are 
 STRAGGLER = 21  # of tensor group 2: stage 0 of the third replica
 
 
+@pytest.mark.exhaustive
 def test_a_straggler_slows_its_replica_and_the_others_wait_for_its_gradients() -> None:
     late = {"simulation.stragglers": [{"rank": STRAGGLER, "slowdown": 1.3}]}
     folded, plain = both("megascale_175b_12288a100", MEGASCALE | late)

@@ -280,6 +280,7 @@ def test_a_pipeline_order(lab: str) -> None:
     assert spans[:4] == ["1F0", "1F1", "1B0", "1B1"]
 
 
+@pytest.mark.exhaustive
 def test_a_scenario_on_all_of_these_from_the_command_line(lab: str, tmp_path: Path) -> None:
     done = clustersim("run", f"{lab}/scenarios/evening.yaml", "--json", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -23,7 +23,7 @@ def test_every_section_has_features() -> None:
     assert {feature.path[0] for feature in found} >= {"model", "training", "parallelism", "network", "simulation"}
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", [pytest.param(0, marks=pytest.mark.exhaustive), 1])
 def test_generated_scenarios_agree_or_are_refused_by_the_check(part: int) -> None:
     tally = scenarios.Tally()
     for number, scenario in enumerate(scenarios.generated(SEED + part, SCENARIOS)):

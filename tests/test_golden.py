@@ -9,7 +9,7 @@ import pytest
 
 from tests.golden.measure import Quantities, Value, golden, measured, scenarios
 from tests.samples import sample
-from tests.shipped import HEAVY
+from tests.shipped import HEAVY, SLOW
 
 TOLERANCE = 1e-9
 
@@ -20,7 +20,7 @@ SHOWN = 20
 """The most differences that a failure shows."""
 
 
-@pytest.mark.parametrize("name", sample(scenarios(), heavy=HEAVY))
+@pytest.mark.parametrize("name", sample(scenarios(), heavy=[*HEAVY, *SLOW]))
 def test_the_numbers_are_those_stored(name: str) -> None:
     now, stored = measured(name), golden()[name]
     assert list(now) == list(stored)

@@ -17,7 +17,7 @@ from tests.benchmarks.mutations import BUDGET, Recorded, importing, selected
 from tests.benchmarks.processes import ROOT
 from tests.conftest import shorten
 from tests.samples import sample
-from tests.shipped import HEAVY
+from tests.shipped import HEAVY, SLOW
 
 
 def kept(parameters: list[Any]) -> list[Any]:
@@ -34,7 +34,7 @@ def test_a_sample_is_the_same_whatever_other_cases_there_are() -> None:
 
 
 def test_heavy_scenarios_are_shipped() -> None:
-    assert all((ROOT / f"scenarios/{name}.yaml").is_file() for name in HEAVY)
+    assert all((ROOT / f"scenarios/{name}.yaml").is_file() for name in (*HEAVY, *SLOW))
 
 
 def test_the_short_suite_generates_fewer_examples() -> None:

@@ -136,7 +136,9 @@ class BuiltScenario:
                     raise
                 refused[variant] = str(error)
         scenario = (
-            cls._with_choices(whole, name, source) if not runs else cls(specification, whole, name, source, checked)
+            cls(specification, whole, name, source, checked)
+            if runs
+            else cls._with_choices(whole, name, source, specification=specification)
         )
         for variant, one in list(checked.items()) if runs else [(name, scenario)]:
             try:
@@ -149,12 +151,20 @@ class BuiltScenario:
         return scenario
 
     @classmethod
-    def _with_choices(cls, document: Document, name: str, source: Document, part: Cluster | None = None) -> Self:
+    def _with_choices(
+        cls,
+        document: Document,
+        name: str,
+        source: Document,
+        part: Cluster | None = None,
+        specification: Specification | None = None,
+    ) -> Self:
         """The scenario of *document*, with what its cluster decides: the library of tori, the grid of ``tp: auto``.
 
-        *part*: the nodes of the cluster that it has, if it is one of several jobs.
+        *part*: the nodes of the cluster that it has, if it is one of several jobs. *specification*: that of the
+        document, if it is known.
         """
-        specification = validated(document, Specification)
+        specification = specification or validated(document, Specification)
         cluster = part or _built(specification.cluster, document, specification.routing)
         choice = None
         if "transport" not in specification.network.model_fields_set and _on_tori(cluster):

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
+from typer.main import get_command
+from typer.models import CommandInfo
 
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
@@ -113,6 +115,16 @@ def register(name: str = "") -> None:
         module(f"{__package__}.{MODULES[one]}")
     order = list(MODULES)
     app.registered_commands.sort(key=lambda command: order.index(command.name or command.callback.__name__))  # type: ignore[union-attr]
+
+
+def read() -> Callable[..., Any]:
+    """Return the application with the signatures of its registered commands, which are read once."""
+    return _read(app, tuple(app.registered_commands))
+
+
+@cache
+def _read(made: typer.Typer, commands: tuple[CommandInfo, ...]) -> Callable[..., Any]:
+    return get_command(made)
 
 
 def complete_scenarios(incomplete: str) -> list[str]:

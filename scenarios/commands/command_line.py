@@ -70,7 +70,7 @@ def run(arguments: list[str]) -> int:
 
         application.register(next((text for text in arguments if not text.startswith("-")), ""))
         Due.restart()
-        status = app(arguments, prog_name="clustersim", standalone_mode=False)
+        status = application.read()(arguments, prog_name="clustersim", standalone_mode=False)
         sys.stdout.flush()
     except InterruptedRunError as error:
         print(f"interrupted: {error}", file=sys.stderr)

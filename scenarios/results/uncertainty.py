@@ -58,15 +58,14 @@ def distinct(schedule: Schedule) -> Iterator[Op]:
 
 def quantities(op: Op) -> Iterator[tuple[str, float]]:
     """Yield the quantities of *op* that a fit may not cover: sides of products, of fused attention, bytes of others."""
-    yield from ((quantity, value) for quantity, value, _ in _with_kernels(op))
-
-
-def _with_kernels(op: Op) -> Iterator[tuple[str, float, Kernel | None]]:
-    """Yield (quantity, value, kernel) of *op*; None for the kernel of a message."""
-    if isinstance(op, Collective | Send | Recv) and op.nbytes > LATENCY_ALONE:
-        yield MESSAGE, op.nbytes, None
+    yield from _of_message(op)
     for kernel in getattr(op, "kernels", ()):
-        yield from ((quantity, value, kernel) for quantity, value in _of_kernel(kernel))
+        yield from _of_kernel(kernel)
+
+
+def _of_message(op: Op) -> Iterator[tuple[str, float]]:
+    if isinstance(op, Collective | Send | Recv) and op.nbytes > LATENCY_ALONE:
+        yield MESSAGE, op.nbytes
 
 
 def _of_kernel(kernel: Kernel) -> Iterator[tuple[str, float]]:
@@ -139,16 +138,31 @@ NOUNS = {
 def outside(ops: Iterable[Op], covered: CalibratedRange) -> list[Beyond]:
     """Return what of *ops* is outside the range *covered*, by quantity."""
     found: dict[str, Beyond] = {}
+    known: dict[int, tuple[Sequence[Kernel], list[tuple[str, float, Kernel]]]] = {}
     for op in ops:
-        for quantity, value, kernel in dict.fromkeys(_with_kernels(op)):
-            low, high = covered.get(quantity, (inf, -inf))
-            if value and not low <= value <= high:
-                one = found.setdefault(quantity, Beyond(quantity, covered.get(quantity)))
-                one.values.add(value)
-                one.names.setdefault(op.layer or op.name)
-                if kernel is not None:
-                    one.kernels.add(kernel)
+        beyond: list[tuple[str, float, Kernel | None]] = [
+            (quantity, value, None) for quantity, value in _of_message(op) if _is_outside(quantity, value, covered)
+        ]
+        kernels = getattr(op, "kernels", ())
+        if id(kernels) not in known:  # many ops have the same object
+            known[id(kernels)] = kernels, _kernels_outside(kernels, covered)
+        for quantity, value, kernel in (*beyond, *known[id(kernels)][1]):
+            one = found.setdefault(quantity, Beyond(quantity, covered.get(quantity)))
+            one.values.add(value)
+            one.names.setdefault(op.layer or op.name)
+            if kernel is not None:
+                one.kernels.add(kernel)
     return list(found.values())
+
+
+def _kernels_outside(kernels: Iterable[Kernel], covered: CalibratedRange) -> list[tuple[str, float, Kernel]]:
+    every = ((quantity, value, kernel) for kernel in kernels for quantity, value in _of_kernel(kernel))
+    return list(dict.fromkeys(one for one in every if _is_outside(*one[:2], covered)))
+
+
+def _is_outside(quantity: str, value: float, covered: CalibratedRange) -> bool:
+    low, high = covered.get(quantity, (inf, -inf))
+    return bool(value) and not low <= value <= high
 
 
 FITS = ("a100", "v100")

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from math import inf
 
@@ -113,8 +112,12 @@ class GroupTopology:
         key = transport, step.transfers, step.coupled, step.in_switch, share, ceiling
         if key not in self._flows:
             limit = min(ceiling / self.most(step), self._connections_limit(transport, step))
-            parts = [step] if step.coupled else [replace(step, transfers=(transfer,)) for transfer in step.transfers]
-            self._flows[key] = tuple(self._flow(transport, self.link_load(part), share, limit) for part in parts)
+            load = self.link_load(step)
+            self._flows[key] = (
+                (self._flow(transport, load, share, limit),)
+                if step.coupled
+                else tuple(self._separate(transport, load, share, limit))
+            )
         return self._flows[key]
 
     def _connections_limit(self, transport: Transport, step: Step) -> float:
@@ -156,14 +159,28 @@ class GroupTopology:
         crossings, taken = tuple(on.crossings.tolist()), tuple((weights / share).tolist())
         return Flow(links, crossings, links, taken, min(alone * share, limit), limit)
 
+    def _separate(self, transport: Transport, on: LinkLoad, share: float, limit: float) -> Iterator[Flow]:
+        """Yield a flow for each transfer, on its own paths."""
+        efficiency, bandwidths = self._efficiency(transport, on).tolist(), self._kinds_of(on)[2].tolist()
+        numbers = on.links.tolist()
+        for crossings in on.shares():
+            links = tuple([numbers[one] for one in crossings])
+            weights = [times / efficiency[one] for one, times in crossings.items()]
+            alone = min((bandwidths[one] / weight for one, weight in zip(crossings, weights, strict=True)), default=inf)
+            taken = tuple([weight / share for weight in weights])
+            yield Flow(links, tuple(crossings.values()), links, taken, min(alone * share, limit), limit)
+
+    def _efficiency(self, transport: Transport, on: LinkLoad) -> Floats:
+        """The part of the bandwidth of each link of *on* that is available to *transport*."""
+        kinds, kind_of, _ = self._kinds_of(on)
+        return np.array([transport.link_efficiency(kind, self.properties.way) for kind in kinds])[kind_of]
+
     def _whole(self, transport: Transport, on: LinkLoad) -> tuple[Floats, float]:
         """The weights and the rate of a flow if the whole bandwidth available to *transport* carries data."""
         key = transport, id(on)
         if key not in self._wholes:
-            kinds, kind_of, bandwidths = self._kinds_of(on)
-            efficiency = np.array([transport.link_efficiency(kind, self.properties.way) for kind in kinds])
-            weights = on.crossings / efficiency[kind_of]
-            self._wholes[key] = weights, float((bandwidths / weights).min(initial=inf))
+            weights = on.crossings / self._efficiency(transport, on)
+            self._wholes[key] = weights, float((self._kinds_of(on)[2] / weights).min(initial=inf))
         return self._wholes[key]
 
     def _kinds_of(self, on: LinkLoad) -> tuple[list[Link], Indices, Floats]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, islice, pairwise
 from math import lcm
 from typing import NamedTuple
@@ -41,14 +41,15 @@ class LinkLoad:
     *links*: by number. *crossings*: for each link, the number of transfers that cross it. Of a transfer that is spread
     over several paths each one counts in part.
 
-    By transfer: *hop_of*, the index of its hop in *hops*, which are distinct; *lengths*, the links on its paths.
-    *passed*: these links, one transfer after the other, as indices of *links*.
+    By transfer: *hop_of*, the index of its hop in *hops*, which are distinct; *several*, the number of its paths;
+    *lengths*, the links on its paths. *passed*: these links, one transfer after the other, as indices of *links*.
     """
 
     links: Indices
     crossings: Floats
     hops: tuple[Hop, ...]
     hop_of: Indices
+    several: Indices
     lengths: Indices
     passed: Indices
 
@@ -70,6 +71,13 @@ class LinkLoad:
         links = iter(self.links[self.passed].tolist())
         return [list(islice(links, length)) for length in self.lengths.tolist()]
 
+    def shares(self) -> Iterator[dict[int, float]]:
+        """Yield by transfer its own crossings of the links on its paths, by their indices of *links*."""
+        passed = iter(self.passed.tolist())
+        for length, several in zip(self.lengths.tolist(), self.several.tolist(), strict=True):
+            counted = Counter(islice(passed, length))
+            yield {link: times / several for link, times in counted.items()}
+
     def without(self, links: Collection[int]) -> LinkLoad:
         """Return the load on all other links than *links*."""
         kept = ~np.isin(self.links, list(links))
@@ -79,6 +87,7 @@ class LinkLoad:
             self.crossings[kept],
             self.hops,
             self.hop_of,
+            self.several,
             np.bincount(transfer[there], minlength=len(self.lengths)),
             (np.cumsum(kept) - 1)[self.passed[there]],
         )
@@ -209,7 +218,7 @@ def link_load(cluster: Cluster, devices: Sequence[str], step: Step, numbers: Ind
     order = np.argsort(links)
     passed = order[np.searchsorted(links[order], found.links)]
     lengths = np.bincount(found.of, found.lengths, len(ends)).astype(np.int64)
-    return LinkLoad(links, crossings, hops, hop_of, lengths, passed)
+    return LinkLoad(links, crossings, hops, hop_of, np.bincount(found.of), lengths, passed)
 
 
 def _on_trees(

@@ -187,6 +187,11 @@ class RobustFit:
         return float(np.median(np.abs(np.expm1(self.residuals))))
 
     @property
+    def exact(self) -> bool:
+        """Whether the mean absolute residual is so small that `information` ignores it."""
+        return float(np.mean(np.abs(self.residuals))) <= LEAST_SCALE
+
+    @property
     def information(self) -> float:
         """Bayes' information criterion for absolute deviations (Schwarz 1978). The lower of two models is better.
 

@@ -54,13 +54,16 @@ def calibrate(
     """
     bench = _Bench(tuple(measurements), cluster, Communicator(cluster, devices, library))
     best = bench.trial(library, bench.sensitive(library, library_parameters(library)))
-    while True:
-        trials = [bench.trial(*one) for one in extensions(best.transport, best.found, bench.observed(best.whole))]
+    while not best.fit.exact:
+        several = extensions(best.transport, best.found, bench.observed(best.whole))
+        # as many parameters as rows follow any rows
+        trials = [bench.trial(*one) for one in several if len(one[1]) < len(measurements)]
         better = min(trials, key=lambda trial: trial.fit.information, default=best)
         # the best of several trials is partly good by chance: extended criterion (Chen and Chen 2008, gamma = 1)
         if better.fit.information + 2 * log(max(1, len(trials))) >= best.fit.information:
-            return bench.calibrated(best)
+            break
         best = better
+    return bench.calibrated(best)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ def test_every_gather_of_fsdp_is_seen(fsdp: Timeline) -> None:
         assert begin in seen or sum(share.get(c, 0.0) for c in range(first, last + 1)) * pixel >= (end - begin) * 0.999
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["llama3_8b_fsdp_dgx_h100", "gpt2_xl_zero_zhores"])
 def test_a_folded_run_has_the_peak_of_an_unfolded_one(name: str) -> None:
     """Without snapping to instants two shards overlap by rounding: peaks of folded runs are 5 to 12 % too high."""

@@ -113,7 +113,7 @@ def _taken(scenario: BuiltScenario) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("model", sample(DOORS, 6))
+@pytest.mark.parametrize("model", sample(DOORS, 6, heavy=["deepseek_v2_lite", "gpt2_xl"]))
 def test_all_doors_take_the_same_defaults(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = {**MODELS, **EXPERT_MODELS}[model][0]

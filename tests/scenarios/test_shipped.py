@@ -22,7 +22,7 @@ from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.schedule.check import check
 from tests.json_schema import validator
 from tests.samples import sample
-from tests.shipped import HEAVY, result_of
+from tests.shipped import HEAVY, SLOW, result_of
 
 
 class Results(Mapping[str, Result]):
@@ -67,7 +67,7 @@ def results(pytestconfig: pytest.Config) -> Results:
     """Of all but the large ones; tests of the short suite that go through them see a sample."""
     names = [name for name in shipped() if name not in LARGE]
     if pytestconfig.getoption("--short"):
-        names = [str(one.values[0]) for one in sample(names, 3, heavy=HEAVY) if not one.marks]
+        names = [str(one.values[0]) for one in sample(names, 3, heavy=[*HEAVY, *SLOW]) if not one.marks]
     return Results(names)
 
 
@@ -213,6 +213,7 @@ def test_gpt2_xl_flops_are_those_of_the_formula(results: Results) -> None:
     assert summary["tokens_per_s"] == summary["samples_per_s"] * 1024
 
 
+@pytest.mark.exhaustive
 def test_the_parameter_server_falls_behind_the_ring(results: Results) -> None:
     variants = results["zhores_vgg16_parameter_server_vs_ring"].summary()["variants"]
     times = {name: variant["step_time_s"] for name, variant in variants.items()}
@@ -226,6 +227,7 @@ def test_sharing_the_work_beats_the_main_gpu(results: Results) -> None:
     assert times["naive"] > times["ddp_without_overlap"] > times["ddp"]
 
 
+@pytest.mark.exhaustive
 def test_positions_in_order_make_the_last_gpu_the_slowest(results: Results) -> None:
     variants = results["llama3_8b_131k_32h100"].summary()["variants"]
     times = {name: variant["step_time_s"] for name, variant in variants.items()}
@@ -275,7 +277,7 @@ def test_what_is_expected_of_the_small_ones_holds(results: Results) -> None:
             assert outcome.met, f"{name}: {outcome}"
 
 
-@pytest.mark.parametrize("name", sample(LARGE, heavy=[*HEAVY, "mt_nlg_530b"]))
+@pytest.mark.parametrize("name", sample(LARGE, heavy=[*HEAVY, *SLOW]))
 def test_the_large_ones_meet_what_they_expect(name: str) -> None:
     scenario = Scenario.load(name)
     summary = result_of(name).summary()

@@ -36,7 +36,7 @@ def computing(gpus, **simulation):
     )
 
 
-@pytest.mark.parametrize(("gpus", "sigmas"), [(8, 1.42), (64, 2.34)])
+@pytest.mark.parametrize(("gpus", "sigmas"), [(8, 1.42), pytest.param(64, 2.34, marks=pytest.mark.exhaustive)])
 def test_the_slowest_of_n_normal_gpus_is_so_many_deviations_slower(gpus, sigmas):
     """The expected maximum of n normal variables: 1.42 standard deviations of 8, 2.34 of 64."""
     deviation, repeats = 0.02, 200
@@ -177,6 +177,7 @@ def job(tmp_path, preset, repeats):
     return scenario.with_software(replace(scenario.software, load_seconds=FIXED + LAUNCH_DELAYS))
 
 
+@pytest.mark.exhaustive
 def test_percentiles_of_bytedances_job_of_eight_gpus(tmp_path):
     """Measured: 32 steps of the job whose last stage takes twice as long as the others, 2.213 s in the median."""
     table = SHARED / "bytedance_step_times.csv"

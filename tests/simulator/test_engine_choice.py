@@ -54,6 +54,7 @@ def test_an_engine_that_was_never_compiled_is_compiled_when_simpy_would_take_as_
     assert choose("auto", COMPILED_FROM - 1) == "simpy"
 
 
+@pytest.mark.exhaustive
 def test_a_small_simulation_imports_no_numba():
     code = (
         "import sys; from clustersim.scenarios import Scenario; "
@@ -77,6 +78,7 @@ def test_without_numba_simpy_runs_everything_and_one_warning_says_so():
     assert told == ["numba cannot be imported: SimPy runs the simulation, more slowly (pip install numba)"]
 
 
+@pytest.mark.exhaustive
 def test_without_numba_small_simulations_run_without_a_warning():
     printed, said = without_numba("run", "--json", "hello")
     assert json.loads(printed)["simulation"]["engine"] == "simpy"

@@ -228,6 +228,7 @@ def test_servers_without_a_fabric_have_no_route_to_each_other() -> None:
         cluster({"nodes": 2, "node": V100}).route("gpu 0", "switch 0")
 
 
+@pytest.mark.exhaustive
 def test_a_run_builds_no_graph() -> None:
     code = """
 import sys

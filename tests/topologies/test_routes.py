@@ -9,6 +9,7 @@ from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.topologies import cluster
 from clustersim.topologies.cluster_section import CLUSTERS
+from tests.samples import sample
 
 BEHIND_THE_PROCESSOR = (
     *("frontier", "lumi", "alps", "jupiter"),
@@ -16,6 +17,9 @@ BEHIND_THE_PROCESSOR = (
 )
 """Clusters with GPUs that reach a NIC over a link of their own to the processor."""
 
+
+NVL72 = ("gb300_nvl72", "p6e_gb200", "a4x_nvl72", "nd_gb200_v6")
+"""Clusters of the same nodes as gb200_nvl72, with 20,000 pairs of devices each."""
 
 FORWARDING = (
     *("frontier", "lumi", "trn2_48xlarge"),
@@ -37,7 +41,7 @@ def path(machine: Cluster, source: str, target: str) -> list[str]:
     return [ends[0][0], *(end for _, end in ends)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sample(NAMES, heavy=NVL72))
 def test_all_pairs(name: str) -> None:
     machine = cluster({"preset": name, "nodes": 2})
     devices = (*machine.gpus, *machine.hosts)

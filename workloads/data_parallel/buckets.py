@@ -42,19 +42,27 @@ class Weights:
         """Their bytes as ranks gather them; *width*: bytes of an element in the model's precision."""
         return float(sum(tensor.gathered(width) for tensor in self.tensors))
 
-    @property
+    @cached_property
     def trained(self) -> Weights:
         """Those tensors that have gradients."""
         return Weights(self.name, tuple(tensor for tensor in self.tensors if tensor.trainable))
 
+    @cached_property
+    def by_axis(self) -> dict[str, Weights]:
+        """The tensors by the axis over which data parallelism reduces them."""
+        found: dict[str, list[ParameterTensor]] = {}
+        for tensor in self.tensors:
+            found.setdefault(tensor.reduced_over[-1], []).append(tensor)
+        return {axis: Weights(self.name, tuple(tensors)) for axis, tensors in found.items()}
+
     def over(self, axis: str) -> Weights:
         """Those tensors that data parallelism reduces over *axis*."""
-        return Weights(self.name, tuple(tensor for tensor in self.tensors if tensor.reduced_over[-1] == axis))
+        return self.by_axis.get(axis) or Weights(self.name, ())
 
 
 def reduced_axes(layers: Sequence[Weights]) -> list[str]:
     """The axes over which data parallelism reduces the gradients of *layers*: ``dp``, and others that tensors name."""
-    return list(dict.fromkeys(tensor.reduced_over[-1] for weights in layers for tensor in weights.tensors))
+    return list(dict.fromkeys(axis for weights in layers for axis in weights.by_axis))
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class Communicator:
         self._topologies: dict[tuple[int, ...], GroupTopology] = {}
         self._plans: dict[tuple[object, ...], TransferPlan] = {}
         self._models: dict[tuple[Hashable, int], tuple[TransferPlan, Indices]] = {}
+        self._placed: dict[Hashable, Placement] = {}
         self._shapes: dict[tuple[_Request, Group], Shape] = {}
         self._steps: dict[tuple[_Request, Group], dict[str, list[Step]]] = {}
         self._tuned: dict[Hashable, tuple[str, str]] = {}
@@ -140,7 +141,7 @@ class Communicator:
         key = kind, axis, ranks, nbytes, root, algorithm, per_peer
         if key not in self._plans:
             request = kind, axis, nbytes, root, algorithm, per_peer
-            placement = self.collectives(*request[:5], np.array([ranks]), per_peer)
+            placement = self._placement(key, lambda: self.collectives(*request[:5], np.array([ranks]), per_peer))
             self._plans[key] = self._relabelled(request, placement, lambda: self._chosen(request, self.topology(ranks)))
         return self._plans[key]
 
@@ -162,6 +163,12 @@ class Communicator:
         return self.placements.of(
             self.device[groups], lambda number: self._shape(request, self.topology(tuple(groups[number].tolist())))
         )
+
+    def _placement(self, key: Hashable, found: Callable[[], Placement]) -> Placement:
+        """The placement of one group, *found* once for all communicators `by` other transports."""
+        if key not in self._placed:
+            self._placed[key] = found()
+        return self._placed[key]
 
     def _relabelled(self, request: Hashable, placement: Placement, plan: Callable[[], TransferPlan]) -> TransferPlan:
         """The plan for this *placement*: that of an isomorphic group with the same request, relabelled."""
@@ -208,7 +215,7 @@ class Communicator:
             return EMPTY
         key = "send", sender, receiver, nbytes
         if key not in self._plans:
-            placement = self.sends(np.array([(sender, receiver)]))
+            placement = self._placement(key[:3], lambda: self.sends(np.array([(sender, receiver)])))
             topology = self.topology((sender, receiver))
             self._plans[key] = self._relabelled(("send", nbytes), placement, lambda: self._message(topology, nbytes))
         return self._plans[key]

@@ -9,7 +9,9 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.build.built import BuiltScenario
 
-MIXTRAL = pytest.param("Mixtral", marks=pytest.mark.exhaustive)
+pytestmark = pytest.mark.exhaustive
+
+MIXTRAL = "Mixtral"
 
 
 @cache

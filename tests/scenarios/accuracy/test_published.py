@@ -137,6 +137,7 @@ def test_each_row_of_a_measured_table_has_its_source_and_licence(name: str) -> N
         assert row["licence"] in ("MIT", "Apache-2.0", "CC-BY-SA-4.0")
 
 
+@pytest.mark.exhaustive
 def test_the_schema_takes_every_published_scenario() -> None:
     schema = validator(for_editors())
     for name in shipped("published"):
@@ -162,6 +163,7 @@ def test_gpipe_scales_as_its_bubble() -> None:
         assert one.value == pytest.approx(slots(2) / 2 / (slots(stages) / stages))
 
 
+@pytest.mark.exhaustive
 def test_activations_shrink_as_korthikanti_draws_them() -> None:
     found = {one.variant: one for one in outcomes("korthikanti_activation_memory")}
     assert len(found) == 8

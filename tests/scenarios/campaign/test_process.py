@@ -91,7 +91,14 @@ def test_time_is_work_and_losses(mean, delta, restart, held, elastic, number):
     assert all(a <= b for (a, _), (b, _) in zip(sample.progress, sample.progress[1:], strict=False))
 
 
-@pytest.mark.parametrize(("held", "restart"), [(0, 0.0), (3, 0.0), (3, 1800.0)])
+@pytest.mark.parametrize(
+    ("held", "restart"),
+    [
+        (3, 1800.0),
+        pytest.param(0, 0.0, marks=pytest.mark.exhaustive),
+        pytest.param(3, 0.0, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_waiting_for_spares_is_erlangs_loss(held, restart):
     """The job waits for its share of the time by the birth-death chain; down time of other kinds changes nothing."""
     mean, repair = 2 * HOUR, 6 * HOUR

@@ -32,6 +32,7 @@ def llama(rate, down=10 * MINUTE):
     return goodput, fmean(sample.interruptions / sample.seconds for sample in samples) * LLAMA_DAYS * DAY
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("rate", "expected"), [(RSC_1, 719), (RSC_2, 259)])
 def test_interruptions_of_llama_3_from_other_fleets(rate, expected):
     """419 happened, between the counts that the two fleets of A100 predict."""

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from clustersim.scenarios.commands import command_line
+from clustersim.scenarios.commands import application
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.specification.loading import located
@@ -406,7 +406,7 @@ def test_a_fault_of_the_house_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> 
     def broken(*arguments: object, **options: object) -> NoReturn:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(command_line, "app", broken)
+    monkeypatch.setattr(application, "read", lambda: broken)
     with pytest.raises(ZeroDivisionError):
         run(["list"])
 
@@ -418,9 +418,9 @@ def test_plot_shows_the_progress_of_drawing(tmp_path: Path, monkeypatch: pytest.
     done: list[str] = []
     monkeypatch.setattr(Progress, "begin", lambda self, title, parts=0: begun.append((title, parts)))
     monkeypatch.setattr(Progress, "advance", lambda self: done.append("file"))
-    assert run(["plot", "gpt2_xl_zero_zhores", "memory", "-o", "m.svg"]) == 0
-    assert begun[-1] == ("drawing m.svg", 4)
-    assert done[-4:] == ["file"] * 4
+    assert run(["plot", "gpipe_vs_varuna", "memory", "-o", "m.svg"]) == 0
+    assert begun[-1] == ("drawing m.svg", 3)
+    assert done[-3:] == ["file"] * 3
 
 
 def test_variants_are_compared_by_the_time_and_cost_of_the_whole_training(

@@ -55,6 +55,7 @@ def test_software_stacks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ddp Eager PyTorch with DistributedDataParallel" in [" ".join(line.split()) for line in lines]
 
 
+@pytest.mark.exhaustive
 def test_kept_lists_are_those_of_the_files() -> None:
     told = 'write them anew: python -c "from clustersim.scenarios.commands.listing import keep; keep()"'
     assert listing.KEPT.read_text(encoding="utf-8") == listing.text_to_keep(), told

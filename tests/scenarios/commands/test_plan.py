@@ -89,6 +89,7 @@ def test_the_largest_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert not Scenario.load("gpt_6_7b_64a100", {**long, **more}).run().fits
 
 
+@pytest.mark.exhaustive
 def test_the_fewest_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     common = ["plan", "gpt_6_7b_64a100", "--search", "pp=1,2", "--tokens", "10B", "--json"]
     assert run([*common, "--days", "2"]) == 0

@@ -152,6 +152,7 @@ def test_devices_and_pipes_are_no_input(capsys: pytest.CaptureFixture[str]) -> N
     assert "measurements[0]: must have kind, ranks" in refused(capsys, "calibrate", "--from", "rows.json")
 
 
+@pytest.mark.exhaustive
 def test_a_closed_output_loses_no_result() -> None:
     def close() -> None:
         os.close(1)
@@ -203,6 +204,7 @@ def test_the_screen_for_figures_does_not_matter() -> None:
     assert command("plot", "hello", "-o", "x.png", env={"MPLBACKEND": "junk"}).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_during_imports_is_status_130() -> None:
     code = (
         "import os, sys, importlib.abc\n"
@@ -250,6 +252,7 @@ def test_a_full_disk_leaves_the_old_file_whole(arguments: list[str], file: str) 
     assert not [one for one in path.parent.iterdir() if one.name.startswith(".")]
 
 
+@pytest.mark.exhaustive
 def test_an_interrupted_accuracy_keeps_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     from clustersim.scenarios.commands import runner
 

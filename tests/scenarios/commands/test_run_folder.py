@@ -183,7 +183,9 @@ def test_simulations_are_counted_before_they_begin(name: str) -> None:
     assert len(seen) == simulations(scenario)
 
 
-@pytest.mark.parametrize("name", ["hello", "gpipe_vs_varuna", "allreduce_dgx_a100"])
+@pytest.mark.parametrize(
+    "name", ["hello", pytest.param("gpipe_vs_varuna", marks=pytest.mark.exhaustive), "allreduce_dgx_a100"]
+)
 def test_files_are_counted_before_they_are_written(name: str, tmp_path: Path) -> None:
     from clustersim.scenarios.results.result_files import count, write
 

@@ -122,11 +122,13 @@ def test_a_fault_is_reported_in_one_line(options, expected, capsys):
     assert answer(capsys, "tiny.yaml", *options, status=2) == f"{expected}\n"
 
 
+@pytest.mark.exhaustive
 def test_too_many_ranks_for_one_machine(capsys):
     told = "mt_nlg_530b: 2240 ranks exceed the 64 of one machine; use --ranks, or torchrun\n"
     assert answer(capsys, "mt_nlg_530b", status=2) == told
 
 
+@pytest.mark.exhaustive
 def test_without_torch_it_says_what_to_install():
     Path("torch.py").write_text("raise ModuleNotFoundError('No module named torch', name='torch')\n")
     done = subprocess.run(
@@ -194,7 +196,8 @@ def test_a_killed_rank_is_reported_and_measurements_are_kept():
     assert all_gone(command.pid)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_ranks_do_not_outlive_a_command_that_is_killed(how):
     command = started()
     command.send_signal(how)

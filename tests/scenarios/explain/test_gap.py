@@ -57,6 +57,7 @@ def test_a_healthy_run_has_no_cause(tmp_path, hello):
     assert gap.seconds == pytest.approx(0.0, abs=2e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_run_with_tensor_and_pipeline_parallelism_is_as_simulated(tmp_path):
     scenario = Scenario.load("gpt_6_7b_64a100", options=SMALL)
     run = recorded(tmp_path, scenario)

@@ -69,6 +69,7 @@ def test_waiting_for_one_node_is_that_of_pollaczek_and_khinchine() -> None:
     assert numbers["queue_length"] == pytest.approx(rate * numbers["waiting_s"]["mean"], rel=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_waiting_for_several_nodes_is_that_of_erlang() -> None:
     """M/M/c: the probability of waiting is Erlang's C, the mean waiting time C / (c - c rho) service times.
 

@@ -251,6 +251,7 @@ def test_a_result_is_written_and_read_again(overlapped, tmp_path):
     assert again.timeline.step_time == result.timeline.step_time
 
 
+@pytest.mark.exhaustive
 def test_the_shipped_trace_takes_longer_with_more_replicas_as_rings_do():
     """Its all-reduces are exposed: a ring of n moves 2 (n - 1) / n of the bytes, so 64 are not far above 4."""
     results = Scenario.load("ddp_gloo_more_replicas").run().variants

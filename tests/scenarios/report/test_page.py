@@ -121,6 +121,7 @@ def _floats(text: str) -> list[float]:
     return np.frombuffer(base64.b64decode(text), "<f8").tolist()
 
 
+@pytest.mark.exhaustive
 def test_the_same_runs_give_the_same_page(pipeline: str) -> None:
     assert _page(Scenario.load("gpt_6_7b_64a100").run(), Scenario.load("hello").run()) == pipeline
 

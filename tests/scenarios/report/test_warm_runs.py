@@ -11,6 +11,7 @@ from clustersim.scenarios.report.serve import COMPARED, WarmRuns, lessons
 from clustersim.scenarios.report.widgets import plain
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.reading.errors import ScenarioError
+from tests.samples import sample
 
 pytest.importorskip("plotly", reason="the page needs plotly, which is not installed")
 HELLO = plain(Scenario.load("hello"))
@@ -83,7 +84,13 @@ def test_there_is_a_lesson_for_each_figure_of_two_sentences() -> None:
         assert len(re.findall(r"[.=] ?[0-9]*[.](?= |$)|[a-z0-9)][.](?= [A-Z]|$)", lesson.text)) == 2, lesson.text
 
 
-@pytest.mark.parametrize("lesson", lessons(), ids=lambda one: one.title)
+SLOW = "Parameter servers", "Tensor parallelism", "Three dimensions"
+"""Lessons that take a second or more."""
+
+
+@pytest.mark.parametrize(
+    "lesson", sample(lessons(), heavy=[one for one in lessons() if one.title in SLOW]), ids=lambda one: one.title
+)
 def test_every_lesson_runs_and_shows_the_widget_to_change(lesson) -> None:
     runs = WarmRuns()
     answer = runs.run(lesson.data, {})
@@ -106,8 +113,9 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize(("title", "change", "number", "sign"), TOLD)
-def test_the_change_of_a_lesson_does_what_its_text_says(title, change, number, sign) -> None:
+@pytest.mark.parametrize("told", sample(TOLD, heavy=[one for one in TOLD if one[0] in SLOW]), ids=lambda one: one[0])
+def test_the_change_of_a_lesson_does_what_its_text_says(told) -> None:
+    title, change, number, sign = told
     data = next(one.data for one in lessons() if one.title == title)
     runs = WarmRuns()
     before, after = _numbers(runs.run(data, {}))[number], _numbers(runs.run(data, change))[number]

@@ -26,7 +26,7 @@ def timeless(numbers: Any) -> dict[str, Any]:
     return {name: value for name, value in numbers.items() if name != "simulation.wall_s"}
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_rows_equal_single_runs_exactly(processes: int) -> None:
     small = {"model.num_layers": 8}
     found = Scenario.load("lecture_3d_32gpus", small).sweep({"parallelism.tp": [1, 2], PP: [2, 4]}, processes=processes)

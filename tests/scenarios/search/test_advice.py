@@ -56,6 +56,7 @@ def test_gpt2_xl_does_not_fit_a_v100_until_its_optimizer_is_sharded() -> None:
     assert "Tensor parallelism is left out: tp = 2 does not divide the 25 heads" in told
 
 
+@pytest.mark.exhaustive
 def test_gpt3_needs_a_node_of_tensor_parallelism_and_a_pipeline(gpt3: Scenario) -> None:
     told = advice(gpt3)
     # fp16: 2 + 2 + 12; the fp32 copies of gradients, 4 more, exist during the optimizer step only
@@ -139,6 +140,7 @@ def test_selective_recomputation_beside_flash_attention_is_called_useless() -> N
     assert "saves next to no memory" not in advice(scores)
 
 
+@pytest.mark.exhaustive
 def test_all_gpus_are_tried_with_a_smaller_micro_batch() -> None:
     # a batch of 64 in micro-batches of 4 feeds 16 of 64 GPUs
     told = advice(Scenario.load("gpt_6_7b_64a100"))

@@ -60,7 +60,7 @@ def batch(scenario: BuiltScenario) -> int:
 
 
 @pytest.mark.parametrize("method", methods())
-@pytest.mark.parametrize("made", [unit, gpt, measured])
+@pytest.mark.parametrize("made", [unit, gpt, pytest.param(measured, marks=pytest.mark.exhaustive)])
 def test_a_plan_runs_and_takes_about_as_long_as_estimated(method: str, made: Callable[[], Scenario]) -> None:
     """`pytest -s` prints each estimate beside the simulation."""
     scenario = made()

@@ -28,7 +28,9 @@ def with_recompute(how: object) -> Scenario:
     return job().changed({"training.recompute": how}, "test")
 
 
-@pytest.mark.parametrize("how", ["optimal", {"method": "optimal", "budget": "8 GB"}])
+@pytest.mark.parametrize(
+    "how", [pytest.param("optimal", marks=pytest.mark.exhaustive), {"method": "optimal", "budget": "8 GB"}]
+)
 def test_the_estimate_is_near_the_simulation_and_above_the_bounds(how: object) -> None:
     scenario: BuiltScenario = with_recompute(how)
     estimator, variant = Estimator(scenario), scenario

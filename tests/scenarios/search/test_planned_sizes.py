@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.commands.command_line import run
 from clustersim.scenarios.defaults import to_plan
-from clustersim.scenarios.search.least_cluster import POWERS, changes, least_cluster, least_nodes, least_size
-from clustersim.scenarios.search.planned_sizes import Clusters, Target, sizes, target
+from clustersim.scenarios.search.least_cluster import (
+    POWERS,
+    LeastCluster,
+    changes,
+    least_cluster,
+    least_nodes,
+    least_size,
+)
+from clustersim.scenarios.search.planned_sizes import Clusters, Kind, Target, sizes, target
 from clustersim.scenarios.search.questions import OtherCluster, leasts, other_clusters, table
 from clustersim.simulator.reading.errors import ScenarioError
 from tests.scenarios.search.jobs import job
@@ -76,18 +83,29 @@ def test_the_search_finds_what_a_scan_finds(meeting: set[int], least: int) -> No
         assert least_nodes(lambda nodes: nodes in meeting, monotone=False) == min(meeting)
 
 
-def best_values(kind: Target, upto: int) -> dict[int, float]:
+@cache
+def least(text: str) -> LeastCluster:
+    """Return the least cluster of the small job for a target, found once for all tests."""
+    return least_cluster(small(), target(text))
+
+
+@cache
+def clusters(kind: Kind) -> Clusters:
+    """Return the clusters of the small job for targets of that kind; each size is planned and simulated once."""
+    return Clusters(small(), Target(kind, 1))
+
+
+def best_values(kind: Kind, upto: int) -> dict[int, float]:
     """Return what the best plan reaches on each size, every size planned and simulated."""
-    clusters = Clusters(small(), kind)
-    reached = {nodes: clusters.reached(nodes) for nodes in sizes(1, upto + 1)}
+    reached = {nodes: clusters(kind).reached(nodes) for nodes in sizes(1, upto + 1)}
     return {nodes: one.value for nodes, one in reached.items() if one}
 
 
 @pytest.mark.parametrize("text", ["45 min", "$9", "$15", "50k tokens/s/GPU", "30k tokens/s/GPU"])
 def test_the_least_cluster_is_that_of_brute_force(text: str) -> None:
     aim = target(text)
-    found = least_cluster(small(), aim)
-    values = best_values(aim, found.reached.nodes)
+    found = least(text)
+    values = best_values(aim.kind, found.reached.nodes)
     assert min(nodes for nodes, value in values.items() if aim.is_met(value)) == found.reached.nodes
     assert found.reached.value == values[found.reached.nodes]
     if found.smaller and found.smaller[1]:
@@ -95,16 +113,16 @@ def test_the_least_cluster_is_that_of_brute_force(text: str) -> None:
 
 
 def test_no_simulation_betters_its_bound() -> None:
-    for aim in (Target("days", 1), Target("cost", 1), Target("tokens_per_s_per_gpu", 1)):
-        clusters = Clusters(small(), aim)
+    for kind in get_args(Kind):
+        aim = Target(kind, 1)
         for nodes in (1, 2, 4):
-            reached = clusters.reached(nodes)
+            reached = clusters(kind).reached(nodes)
             assert reached is not None
-            assert aim.loss(clusters.bound(nodes)) <= aim.loss(reached.value)
+            assert aim.loss(clusters(kind).bound(nodes)) <= aim.loss(reached.value)
 
 
 def test_days_cost_and_rate_are_those_of_the_step() -> None:
-    reached = least_cluster(small(), target("45 min")).reached
+    reached = least("45 min").reached
     seconds, training = reached.judged.seconds, small().specification.training
     assert training is not None
     per_step = training.global_batch_size * 256
@@ -116,7 +134,7 @@ def test_days_cost_and_rate_are_those_of_the_step() -> None:
 
 
 def test_a_relaxation_that_is_reported_runs_as_reported() -> None:
-    found = least_cluster(small(), target("45 min"))
+    found = least("45 min")
     assert found.smaller is not None
     nodes, reached = found.smaller
     assert reached is not None
@@ -155,6 +173,7 @@ def test_what_relaxes_is_not_what_the_plan_varies(search: dict[str, Any], tried:
     assert [found[key] for key in GPU] == ["b200", "nvlink5"]
 
 
+@pytest.mark.exhaustive
 def test_the_price_at_which_a_smaller_cluster_does() -> None:
     # one node has no memory for a plan without recomputation, so that two nodes cost less
     changes = {"training.tokens": 1e11, "cost": {"gpu_hour": PRICE}, "parallelism.dp": "auto"}
@@ -182,7 +201,7 @@ def test_what_cannot_be_reached_says_the_best() -> None:
         least_cluster(small(), target("1 s"))
     told = str(raised.value)
     assert "no plan on up to 4,096 nodes meets the target of at most 1 s" in told
-    best = min(best_values(Target("days", 1), 16).values())
+    best = min(best_values("days", 16).values())
     assert Target("days", 1).show(best) in told
 
 
@@ -209,6 +228,7 @@ def test_bad_input_of_the_command(arguments: list[str], told: str, capsys: pytes
     assert "Traceback" not in error
 
 
+@pytest.mark.exhaustive
 def test_days_are_the_target_of_days(capsys: pytest.CaptureFixture[str]) -> None:
     common = ["plan", "gpt_6_7b_64a100", "--search", "pp=1", "--tokens", "10B", "--json"]
     assert run([*common, "--days", "2"]) == 0

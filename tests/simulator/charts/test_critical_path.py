@@ -67,7 +67,7 @@ def test_ranks_of_one_role_share_a_row_where_there_are_many() -> None:
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()][:2] == ["stage 0", "stage 1"]
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
+@pytest.mark.parametrize("suffix", [pytest.param(".png", marks=pytest.mark.exhaustive), ".svg"])
 def test_the_same_timeline_gives_the_same_bytes(tmp_path: Path, suffix: str) -> None:
     for name in ("a", "b"):
         draw(gpipe(2, 2), "critical", tmp_path / f"{name}{suffix}")

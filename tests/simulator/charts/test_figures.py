@@ -228,6 +228,7 @@ def test_what_cannot_be_drawn_is_told(ddp: Callable[[int], Timeline], tmp_path: 
         figures.draw(line, "timeline", tmp_path / "file" / "a.png")
 
 
+@pytest.mark.exhaustive
 def test_only_plot_loads_matplotlib_and_never_pyplot() -> None:
     program = (
         "import sys; from clustersim.simulator.analysis import memory, metrics\n"

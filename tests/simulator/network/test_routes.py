@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import permutations
+from operator import attrgetter
 from random import Random
 
 import numpy as np
 import pytest
 
 from clustersim import topologies
+from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.network.candidates import GroupTopology
 from clustersim.simulator.network.library.nccl import nccl
 from clustersim.simulator.network.routes import hop_class, link_load
@@ -45,6 +47,28 @@ def test_a_load_without_some_links_has_the_others_of_every_path() -> None:
     assert rest.paths() == [[link for link in path if link not in dropped] for path in load.paths()]
     assert rest.links.tolist() == [link for link in load.links.tolist() if link not in dropped]
     assert rest.slowest(np.ones(len(rest.links))).min() == 0, "some paths have none left"
+
+
+@pytest.mark.parametrize("routing", ["auto", "ecmp"])
+@pytest.mark.parametrize("cables", [True, False])
+def test_transfers_that_are_not_coupled_have_the_flows_that_each_has_alone(routing: str, cables: bool) -> None:
+    cluster = Scenario.model_validate(
+        {
+            "version": 1,
+            "cluster": {"preset": "dgx_a100_80gb", "nodes": 3, "fabric": {"kind": "fat_tree"}},
+            "collective": {"kind": "all_to_all", "size": "1 GB"},
+            "network": {"routing": routing},
+        }
+    ).cluster()
+    transport, transfers = nccl(), tuple(permutations(range(12), 2))
+    topology = GroupTopology(cluster, cluster.gpus[::2], transport, cables=cables)
+    flows = topology.flows(transport, Step(transfers, 1.0, coupled=False), 0.9, 60e9)
+    limit = 60e9 / 11  # each position sends to eleven others
+    alone = [topology.flows(transport, Step((one,), 1.0), 0.9, limit)[0] for one in transfers]
+    told = attrgetter("links", "crossings", "weights", "alone", "bound")
+    assert list(map(told, flows)) == list(map(told, alone))
+    shared = min(min(flow.crossings) for flow in flows)
+    assert (shared < 1) == (routing == "ecmp" and cables), "queue pairs take paths of their own"
 
 
 def test_the_most_streams_of_a_position_are_those_that_a_search_counts() -> None:

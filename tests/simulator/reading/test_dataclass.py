@@ -49,6 +49,7 @@ def by_the_library(one: type[Any]) -> type[Any]:
     return dataclasses.make_dataclass(one.__name__, fields, frozen=params.frozen, eq=params.eq, repr=params.repr)
 
 
+@pytest.mark.exhaustive
 def test_the_constructors_of_all_dataclasses_are_those_of_the_standard_library() -> None:
     seen = 0
     for one in package():

@@ -39,6 +39,7 @@ def test_one_disturbed_row_in_five_changes_little():
     assert np.mean(np.log(times / line(true))) > 0.3
 
 
+@pytest.mark.exhaustive
 def test_the_stated_errors_equal_those_of_repetitions():
     random = np.random.default_rng(2)
     true = np.array([50e-6, 2e9])

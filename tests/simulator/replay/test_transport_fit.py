@@ -10,6 +10,7 @@ from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.gloo import gloo
 from clustersim.simulator.network.transport import NET, NVLINK, PCI
 from clustersim.simulator.reading.errors import CalibrationError
+from clustersim.simulator.replay import transport_fit
 from clustersim.simulator.replay.measurements import SEND, Measurement, sizes
 from clustersim.simulator.replay.transport_fit import calibrate, seconds
 from clustersim.topologies.uniform_and_tree import tree, uniform
@@ -48,7 +49,8 @@ def bare(cluster: Cluster) -> Cluster:
 
 def test_latency_and_bandwidth_are_found_in_spite_of_noise_and_disturbance():
     cluster = uniform(4, 1e9, 0.0)
-    rows = measured(cluster, machine(), (SEND, "all_reduce", "all_gather"), noise=0.03, disturbed=0.1)
+    kinds = SEND, "all_reduce", "all_gather"
+    rows = measured(cluster, machine(), kinds, noise=0.03, disturbed=0.1, swept=SWEEP[::2])
     found = values(calibrate(rows, uniform(4, 3e9, 0.0), cluster.gpus, gloo()))
     assert found["hop_latency", (NVLINK, "ring", "tcp")] == pytest.approx(85e-6, rel=0.05)
     # the assumed cluster has three times the bandwidth of the real one; the efficiency compensates for it
@@ -99,7 +101,9 @@ def test_a_crossover_between_protocols_is_found_where_it_is():
     ceilings = {("any", "eager", "any"): 1e8, ("any", "bulk", "any"): 1e9}
     truth = replace(gloo(), protocols=("eager", "bulk"), hop_latency=hops, ceilings=ceilings)
     cluster = uniform(2, 10e9, 0.0)
-    rows = measured(cluster, truth, (SEND,), noise=0.02, swept=sizes(8, 32 << 20, factor=2))
+    rows = measured(
+        cluster, truth, (SEND,), noise=0.02, swept=[*sizes(8, 2**14, factor=4), *sizes(2**15, 32 << 20, factor=2)]
+    )
     found = calibrate(rows, cluster, cluster.gpus, gloo())
     ((kind, nbytes, before, after),) = found.crossovers()
     assert (kind, before.protocol, after.protocol) == (SEND, "tcp", "long")
@@ -114,6 +118,23 @@ def test_undetermined_parameters_keep_the_librarys_values():
     found = calibrate(rows, cluster, cluster.gpus, gloo())
     assert found.transport.efficiency == gloo().efficiency
     assert [one.parameter.name[0] for one in found.parameters] == ["hop_latency"]
+
+
+def test_beside_exact_residuals_no_parameter_is_tried(monkeypatch):
+    cluster = uniform(2, 1e9, 0.0)
+    monkeypatch.setattr(transport_fit, "extensions", lambda *arguments: pytest.fail("tried"))
+    found = calibrate(measured(cluster, machine(), (SEND,)), cluster, cluster.gpus, gloo())
+    assert found.fit.exact
+    assert [one.parameter.name[0] for one in found.parameters] == ["hop_latency", "efficiency"]
+
+
+def test_as_many_parameters_as_rows_are_not_tried():
+    """They would follow any rows, and the criterion would take that for a gain."""
+    cluster = uniform(2, 1e9, 0.0)
+    rows = measured(cluster, machine(), (SEND,), noise=0.5, swept=(8, 1 << 16, 32 << 20))
+    found = calibrate(rows, cluster, cluster.gpus, gloo())
+    assert not found.fit.exact
+    assert len(found.fit.parameters) == 2
 
 
 def test_nothing_measured():

@@ -42,6 +42,7 @@ def wide_gpt(hidden, layers):
     return {"preset": "gpt3_175b", **sizes, "seq_length": 2048, "attention": "flash"}
 
 
+@pytest.mark.exhaustive
 def test_a_gpt_of_4096_takes_a_quarter_of_the_memory_at_18_percent():
     """On an A100 with PCIe 4.0; a third of recomputation's overhead goes, as the paper says."""
     chain, bandwidth = chain_on_one_gpu(

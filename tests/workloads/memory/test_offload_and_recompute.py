@@ -136,7 +136,7 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("rules", [KARMA, SWAPPED], ids=["KARMA", "swapped"])
-@pytest.mark.parametrize("length", [5, 6])
+@pytest.mark.parametrize("length", [5, pytest.param(6, marks=pytest.mark.exhaustive)])
 def test_longer_chains_are_as_brute_force_finds(length, rules):
     for budget in (12, 16):
         expected = brute_force(CHAINS[length], budget, 3.0, rules)
@@ -155,6 +155,7 @@ def test_the_best_plan_of_six_layers_runs_some_again_and_copies():
     assert any(one.kind is Kind.OFFLOAD for one in plan)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=25)
 @given(chains(9), st.integers(6, 60), st.sampled_from([0.1, 1.0, 3.0, 20.0]), st.integers(1, 3))
 def test_together_is_never_worse_than_either_alone(chain, budget, bandwidth, in_flight):

@@ -69,7 +69,7 @@ def test_the_same_ops_run_in_less_time(layout: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("domain", [{}, {"ep_domain": 4}], ids=str)
-@pytest.mark.parametrize("name", ["dual_pipe", "dual_pipe_v"])
+@pytest.mark.parametrize("name", [pytest.param("dual_pipe", marks=pytest.mark.exhaustive), "dual_pipe_v"])
 def test_orders_that_have_pairs_overlap_by_themselves(name: str, domain: dict[str, Any]) -> None:
     """At most half of the exchanges is exposed that a pipeline without pairs exposes."""
     both = [scenario(how, pp=2, schedule=name, **domain) for how in ("none", "batch")]

@@ -15,7 +15,7 @@ from tests.scenarios.exchange.formats.expert_configurations import EXPERT_MODELS
 ALL = {**MODELS, **EXPERT_MODELS}
 
 
-@pytest.mark.parametrize("name", sample(ALL, 3))
+@pytest.mark.parametrize("name", sample(ALL, 3, heavy=["deepseek_v3"]))
 def test_parameters_are_those_of_the_checkpoint(name, tmp_path):
     configuration, parameters = ALL[name]
     file = tmp_path / "config.json"
@@ -100,7 +100,7 @@ PARTS = {
 """The text model of a model of several parts, and the one of the catalogue that it is."""
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", sample(PARTS, heavy=["kimi_k25", "llama4"]))
 def test_of_several_parts_the_text_model_is_read(name, tmp_path):
     text, preset = PARTS[name]
     file = tmp_path / "config.json"

@@ -15,12 +15,15 @@ from clustersim.scenarios.search.planning_problem import chain_of
 from clustersim.simulator.reading.errors import ScheduleError
 from tests.scenarios.search.random_problems import random_chain
 
-INSTANCES = 200
+FEW, ALL = 50, 200
 
 
-def test_the_search_reaches_the_optimum_of_small_problems(record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize("instances", [FEW, pytest.param(ALL, marks=pytest.mark.exhaustive)])
+def test_the_search_reaches_the_optimum_of_small_problems(
+    instances: int, record_property: Callable[[str, object], None]
+) -> None:
     reached = 0
-    for seed in range(INSTANCES):
+    for seed in range(instances):
         random = Random(seed)
         whole = random_chain(random, random.randint(1, 4))
         gpus = random.choice([2, 4])
@@ -32,8 +35,8 @@ def test_the_search_reaches_the_optimum_of_small_problems(record_property: Calla
         assert plan.seconds >= best * (1 - 1e-9)
         reached += plan.seconds <= best * (1 + 1e-9)
     record_property("reached", reached)
-    print(f"the best strategy is reached in {reached} of {INSTANCES} problems")
-    assert reached >= 0.98 * INSTANCES
+    print(f"the best strategy is reached in {reached} of {instances} problems")
+    assert reached >= 0.98 * instances
 
 
 def layers(*backward: float, gradients: float = 0.0, output: float = 0.0) -> PipelineChain:
@@ -77,7 +80,7 @@ def test_one_configuration_for_all_is_the_best_of_all() -> None:
     assert len(plan.stages) == 1
 
 
-@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.exhaustive), 4])
 def test_alexnet_is_divided_by_sample_and_its_dense_layers_by_parameter(nodes: int) -> None:
     """Jia et al. 2019, section 8: nodes of four P100 with NVLink, 100 Gb/s InfiniBand between them, 256 images."""
     variant = Scenario.load("v100_profiles").variants["alexnet as measured, DDP"]

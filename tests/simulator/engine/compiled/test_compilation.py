@@ -78,6 +78,7 @@ READ_ONLY = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null/cache", "NUMBA_CA
 """Nothing can be written in the home of the user, as in many containers."""
 
 
+@pytest.mark.exhaustive
 def test_with_a_read_only_home_it_is_kept_in_a_temporary_folder_of_the_user(loop, tmp_path):
     (tmp_path / "__pycache__").write_text("a file where the folder would be")
     (tmp_path / "temporary").mkdir()
@@ -92,6 +93,7 @@ def test_with_a_read_only_home_it_is_kept_in_a_temporary_folder_of_the_user(loop
     assert loop(TMPDIR=str(tmp_path / "temporary"), **READ_ONLY) == ("11\n", "")
 
 
+@pytest.mark.exhaustive
 def test_a_temporary_folder_that_is_no_folder_of_the_user_is_not_taken(loop, tmp_path):
     (tmp_path / "__pycache__").write_text("a file where the folder would be")
     (tmp_path / "somewhere").mkdir()
@@ -100,6 +102,7 @@ def test_a_temporary_folder_that_is_no_folder_of_the_user_is_not_taken(loop, tmp
     assert list((tmp_path / "somewhere").iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_code_is_kept_for_the_present_file_only(loop, tmp_path, monkeypatch):
     folder, module = tmp_path / "cache", tmp_path / "module.py"
     monkeypatch.setattr(config, "CACHE_DIR", str(folder))

@@ -58,6 +58,7 @@ def test_a_round_is_as_long_as_the_most_data_and_others_wait():
     assert told["samples_per_s"] == pytest.approx(12 / (2 * LATENCY + 6 * STEP), rel=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_unequal_clients_by_monte_carlo():
     """The mean round is the expected maximum over a sample without replacement; drawn anew with numpy."""
     sizes, sampled, rounds = [1, 1, 1, 1, 2, 2, 4, 8], 2, 300
