@@ -19,7 +19,7 @@ import numpy as np
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.hashing import Indices, counted, distinct
 from clustersim.simulator.hardware.links import Floats, Link, Links
-from clustersim.simulator.hardware.topology import NONE, Ends, Topology, graph_of, search_route, topology_of
+from clustersim.simulator.hardware.topology import NONE, Ends, NamesOf, Topology, graph_of, search_route, topology_of
 from clustersim.simulator.reading.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -126,19 +126,19 @@ class Cluster:
         return frozenset(np.flatnonzero(between).tolist())
 
     @cached_property
-    def devices(self) -> tuple[str, ...]:
+    def devices(self) -> Sequence[str]:
         """The GPUs, then the hosts."""
-        return *self.gpus, *self.hosts
+        return NamesOf(self.vertices.names, self._device_vertices)
 
     @cached_property
-    def gpus(self) -> tuple[str, ...]:
+    def gpus(self) -> Sequence[str]:
         """The GPUs in order."""
-        return self.vertices.names.of(self.vertices.of_kind("gpu"))
+        return NamesOf(self.vertices.names, self.vertices.of_kind("gpu"))
 
     @cached_property
-    def hosts(self) -> tuple[str, ...]:
+    def hosts(self) -> Sequence[str]:
         """The host processors (sockets) in order."""
-        return self.vertices.names.of(self.vertices.of_kind("host"))
+        return NamesOf(self.vertices.names, self.vertices.of_kind("host"))
 
     @cached_property
     def _device_vertices(self) -> Indices:
@@ -162,10 +162,15 @@ class Cluster:
 
     def numbers(self, devices: Sequence[str]) -> Indices:
         """Return the numbers of *devices* in `Cluster.devices`."""
-        first = self._number_of(devices[0]) if devices else 0
-        if tuple(devices) == self.devices[first : first + len(devices)]:
-            return np.arange(first, first + len(devices))
+        if isinstance(devices, NamesOf) and devices.names is self.vertices.names:
+            numbers = self._numbers_of_vertices[devices.vertices]
+            if (numbers != NONE).all():
+                return numbers
         return np.fromiter(map(self._number_of, devices), np.int64, len(devices))
+
+    def devices_of(self, numbers: Indices) -> Sequence[str]:
+        """Return the devices with these *numbers*."""
+        return NamesOf(self.vertices.names, self._device_vertices[numbers])
 
     def vertex(self, name: str) -> int:
         """Return the number of the vertex *name*. Raises `ClusterError` if there is none."""
@@ -215,11 +220,11 @@ class Cluster:
         other = copy(self)
         for name in DEVICE_DEPENDENT:
             other.__dict__.pop(name, None)
-        kept = [place for place, device in enumerate(self.devices) if self.node_of(device) in nodes]
-        gpus = len(self.gpus)
-        other.__dict__["gpus"] = tuple(self.gpus[place] for place in kept if place < gpus)
-        other.__dict__["hosts"] = tuple(self.hosts[place - gpus] for place in kept if place >= gpus)
-        other.__dict__["_device_vertices"] = self._device_vertices[kept]
+        of = np.array([self.node_of(device) in nodes for device in self.devices], np.bool_)
+        gpus, hosts = np.split(self._device_vertices, [len(self.gpus)])
+        other.__dict__["gpus"] = NamesOf(self.vertices.names, gpus[of[: len(gpus)]])
+        other.__dict__["hosts"] = NamesOf(self.vertices.names, hosts[of[len(gpus) :]])
+        other.__dict__["_device_vertices"] = self._device_vertices[of]
         # it numbers all devices
         other.__dict__["regularity"] = None
         return other

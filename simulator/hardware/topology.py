@@ -53,6 +53,59 @@ class VertexNames(Sequence[str]):
         return isinstance(name, str) and self.find(name) is not None
 
 
+class NamesOf(Sequence[str]):
+    """The names of *vertices*, made when they are read: most readers of a million devices want their numbers alone.
+
+    >>> gpus = NamesOf(ExplicitNames(("gpu 0", "nic 0", "gpu 1")), np.array([0, 2]))
+    >>> gpus[1], gpus[:1] == ("gpu 0",), "nic 0" in gpus
+    ('gpu 1', True, False)
+    """
+
+    def __init__(self, names: VertexNames, vertices: Indices) -> None:
+        self.names, self.vertices = names, vertices
+
+    def __len__(self) -> int:
+        return len(self.vertices)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> NamesOf: ...
+
+    def __getitem__(self, place: int | slice) -> str | NamesOf:
+        if isinstance(place, slice):
+            return NamesOf(self.names, self.vertices[place])
+        return self.names[int(self.vertices[place])]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __contains__(self, name: object) -> bool:
+        vertex = self.names.find(name) if isinstance(name, str) else None
+        return vertex is not None and bool((self.vertices == vertex).any())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, NamesOf) and other.names is self.names:
+            return np.array_equal(self.vertices, other.vertices)
+        return isinstance(other, NamesOf | tuple) and self._all == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._all)  # equal to that of an equal tuple
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+    @cached_property
+    def _all(self) -> tuple[str, ...]:
+        return self.names.of(self.vertices)
+
+
+def unchanging(names: Sequence[str]) -> NamesOf | tuple[str, ...]:
+    """Return *names* as a sequence that does not change."""
+    return names if isinstance(names, NamesOf) else tuple(names)
+
+
 class ExplicitNames(VertexNames):
     """Names listed one by one."""
 

@@ -15,6 +15,7 @@ import numpy as np
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, distinct
 from clustersim.simulator.hardware.links import Floats, Link, connection_limit
+from clustersim.simulator.hardware.topology import unchanging
 from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.network.rings_and_tori import group_of, torus_of
 from clustersim.simulator.network.routes import (
@@ -49,7 +50,8 @@ class GroupTopology:
         cables: bool = True,
         numbers: Indices | None = None,
     ) -> None:
-        self.cluster, self.devices, self.transport, self.cables = cluster, tuple(devices), transport, cables
+        self.cluster, self.transport, self.cables = cluster, transport, cables
+        self.devices = unchanging(devices)
         self.numbers = cluster.numbers(self.devices) if numbers is None else numbers
         self._loads: dict[Hashable, LinkLoad] = {}
         self._flows: dict[tuple[Hashable, ...], tuple[Flow, ...]] = {}

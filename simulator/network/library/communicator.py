@@ -14,6 +14,7 @@ import numpy as np
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.hardware.kernel import memory_bound
+from clustersim.simulator.hardware.topology import unchanging
 from clustersim.simulator.network.candidates import (
     AlgorithmCandidate,
     GroupTopology,
@@ -65,7 +66,8 @@ class Communicator:
             raise SimulatorError(f'fidelity "{fidelity}" must be one of {", ".join(FIDELITIES)}')
         self.algorithms: Mapping[str, str] = algorithms or {}
         tuner.check(self.algorithms)
-        self.cluster, self.devices, self.transport, self.fidelity = cluster, tuple(devices), transport, fidelity
+        self.cluster, self.transport, self.fidelity = cluster, transport, fidelity
+        self.devices = unchanging(devices)
         self._like: Communicator | None = None
         self._topologies: dict[tuple[int, ...], GroupTopology] = {}
         self._plans: dict[tuple[object, ...], TransferPlan] = {}
@@ -286,8 +288,8 @@ class Communicator:
     def _found(self, ranks: tuple[int, ...]) -> GroupTopology:
         if self._like is not None:
             return self._like.topology(ranks).by(self.transport)
-        devices = [self.devices[rank] for rank in ranks]
-        return GroupTopology(self.cluster, devices, self.transport, numbers=self.device[list(ranks)])
+        numbers = self.device[list(ranks)]
+        return GroupTopology(self.cluster, self.cluster.devices_of(numbers), self.transport, numbers=numbers)
 
     def _best(
         self,
