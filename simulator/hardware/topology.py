@@ -241,6 +241,11 @@ class Topology:
         """By vertex the number of links that leave it."""
         return np.diff(self.first)
 
+    @cached_property
+    def leaving_switches(self) -> Indices:
+        """The numbers of the links that leave vertices of no server."""
+        return np.flatnonzero((self.vertices.node == NONE)[self.source])
+
     def leaving(self, vertex: int) -> dict[int, int]:
         """Return the links that leave *vertex*: target vertex -> number of the link."""
         row = self._rows.get(vertex)
@@ -254,9 +259,25 @@ class Topology:
 def sorted_topology(
     vertices: Vertices, distinct: Sequence[Link], source: Indices, target: Indices, which: Indices
 ) -> Topology:
-    """Return the topology of links in any order. *which*: for each link, its place in *distinct*."""
-    order = np.argsort(source, kind="stable")
-    return Topology(vertices, Links(tuple(distinct), which[order]), source[order], target[order])
+    """Return the topology of links in any order. *which*: for each link, its place in *distinct*.
+
+    Those of servers, nearly all, come in order: the others are sorted and put between them.
+    """
+    falls = np.flatnonzero(source[1:] < source[:-1])[:1] + 1
+    ascending, other = np.split(source, falls)[0], np.split(source, falls)[1:]
+    if not other:
+        return Topology(vertices, Links(tuple(distinct), which), source, target)
+    order = np.argsort(other[0], kind="stable")
+    place = np.searchsorted(ascending, other[0][order], side="right") + np.arange(len(order))
+    before = np.ones(len(source), np.bool_)
+    before[place] = False
+
+    def merged(values: Indices) -> Indices:
+        found = np.empty_like(values)
+        found[before], found[place] = values[: len(ascending)], values[len(ascending) :][order]
+        return found
+
+    return Topology(vertices, Links(tuple(distinct), merged(which)), merged(source), merged(target))
 
 
 class Ends(Sequence[tuple[str, str]]):
@@ -281,44 +302,94 @@ class Ends(Sequence[tuple[str, str]]):
         return self._names[self._source[number]], self._names[self._target[number]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """The chains of switches in a tree of so many *levels* above the servers.
+
+    By port: *leaf*, its switch on the lowest level, and *plugged*, the link from there down to its NIC. By switch,
+    counted from vertex *first* on: the switch *above* it, and the links *down* to it and *up* from it.
+    """
+
+    levels: int
+    first: int
+    leaf: Indices
+    plugged: Indices
+    above: Indices
+    down: Indices
+    up: Indices
+
+    def of(self, ports: Indices) -> Iterator[tuple[Indices, Indices, Indices]]:
+        """By level, from the leaf up: the switch above each of *ports*, and the links down from it and up to it.
+
+        No link up leads to a leaf, because its number is among those of the server.
+        """
+        if not self.levels:
+            return
+        switch = self.leaf[ports]
+        yield switch, self.plugged[ports], np.full_like(switch, NONE)
+        for _ in range(1, self.levels):
+            below = switch - self.first
+            switch = self.above[below]
+            yield switch, self.down[below], self.up[below]
+
+
+@dataclass(frozen=True, eq=False)
 class Regularity:
-    """Arrays over devices (the cluster's GPUs, then its hosts), over servers, and over links.
+    """Servers of a few templates below a tree of switches.
 
-    By device: *server*, the number of its server; *local*, its number in that server. *out*, the links from it to the
-    leaf, and *back*, the links from its NIC to it, both of shape ``(devices, links)`` and padded with -1. *uplink*, a
-    number that is equal for devices whose links out and back have equal classes. By level of the tree, from the leaf
-    up, each of shape ``(devices, levels)``: the *switch* above it, and the links *down* from that switch and *up* to
-    it. *up* is -1 for the leaf, because that link is in *out*.
+    By device (the cluster's GPUs, then its hosts): *server*, the number of its server, and *part*, its place among the
+    devices of all templates. By server: *base*, the number of its first link, and *template*, which is equal for
+    servers whose links are equal one by one.
 
-    By server: *base*, the number of its first link; *template*, which is equal for servers whose links are equal one by
-    one. By link: *link_class*, which is equal for links of equal kind, bandwidth and latency.
+    By part: *local*, its number in a server. *out*, the links from it to the leaf, and *back*, the links from its NIC
+    to it, as distances from *base*, of shape ``(parts, links)`` and padded with -1. *port*: of shape ``(parts, 2)``,
+    the port of its NIC in server 0, and by how much that grows from server to server.
+
+    *uplink*: by template and part a number, equal for devices whose links out and back have equal classes. *chains*:
+    the switches above the ports. *link_class*: by link a number, equal for links of equal kind, bandwidth and latency.
     """
 
     server: Indices
+    part: Indices
+    base: Indices
+    template: Indices
     local: Indices
     out: Indices
     back: Indices
+    port: Indices
     uplink: Indices
-    switch: Indices
-    down: Indices
-    up: Indices
-    base: Indices
-    template: Indices
+    chains: Chains
     link_class: Indices
+
+    def uplink_of(self, devices: Indices) -> Indices:
+        """Return the *uplink* of each of *devices*."""
+        return self.uplink[self.template[self.server[devices]], self.part[devices]]
+
+    def starts(self, devices: Indices) -> Iterator[Indices]:
+        """The numbers of the links from each of *devices* to its leaf, in order, then of those from its NIC to it."""
+        base, part = self.base[self.server[devices]], self.part[devices]
+        for distance in (*self.out.T, *self.back.T):
+            yield np.where(distance[part] == NONE, NONE, base + distance[part])
+
+    def chain(self, devices: Indices) -> Iterator[tuple[Indices, Indices, Indices]]:
+        """`Chains.of` the ports of *devices*."""
+        part = self.part[devices]
+        return self.chains.of(self.port[part, 0] + self.port[part, 1] * self.server[devices])
 
     def routes(self, sources: Indices, targets: Indices) -> Indices:
         """Return the links from each of *sources* to the one of *targets*, a device of another server.
 
         One row for each pair, in order, with -1 between links.
         """
-        levels = self.switch.shape[1]
-        met = np.logical_or.accumulate(self.switch[sources] == self.switch[targets], axis=1)
+        out, back = list(self.starts(sources))[: self.out.shape[1]], list(self.starts(targets))[self.out.shape[1] :]
         # the switch of a level is passed if the two have none below in common
-        passed = np.insert(~met[:, : levels - 1], 0, True, axis=1)
-        up = np.where(passed, self.up[sources], -1)
-        down = np.where(passed, self.down[targets], -1)[:, ::-1]
-        return np.concatenate([self.out[sources], up, down, self.back[targets]], axis=1)
+        passed, ups, downs = np.ones(len(sources), np.bool_), [], []
+        for (switch, _, up), (other, down, _) in zip(self.chain(sources), self.chain(targets), strict=True):
+            ups.append(np.where(passed, up, -1))
+            downs.append(np.where(passed, down, -1))
+            passed = passed & (switch != other)
+        columns = [*out, *ups, *reversed(downs), *back]
+        return np.stack(columns, axis=1) if columns else np.zeros((len(sources), 0), np.int64)
 
 
 def graph_of(topology: Topology) -> nx.DiGraph[str]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from clustersim.simulator.engine.folding.communications import CommunicationTable, GroupClass
 from clustersim.simulator.engine.folding.replicas import Flags, Replicas
 from clustersim.simulator.hardware.hashing import Colours, Indices, hashed, mixed
-from clustersim.simulator.network.isomorphic_groups import relabelled_links, slots_of
+from clustersim.simulator.network.isomorphic_groups import Slots
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
@@ -134,8 +134,7 @@ def contents_of(group_class: GroupClass, communicator: Communicator, kind: type[
     for rows in _equal_placements([one.patterns for one in how]):
         content, ranks = kind(), tuple(group_class.ranks[rows[0]].tolist())
         for op, one in zip(group_class.ops, how * len(group_class.ops), strict=False):
-            slots = one.slots if len(rows) == len(one.slots) else one.slots[rows]
-            content.add(request_of(op), communicator.plan(op, ranks), slots)
+            content.add(request_of(op), communicator.plan(op, ranks), one.slots.some(rows), len(rows))
         yield rows, content
 
 
@@ -150,23 +149,23 @@ class Contents:
         self._used: list[list[tuple[int, int]]] = []
         self._known: dict[Hashable, int] = {}
 
-    def add(self, request: Request, plan: TransferPlan, slots: Indices) -> None:
-        """Add the *plan* of the first communication for *request*. *slots*: the link slots of all communications."""
+    def add(self, request: Request, plan: TransferPlan, slots: Slots, count: int) -> None:
+        """Add the *plan* of the first communication for *request*. *slots*: those of all *count* communications."""
         number = len(self.plans)
         self.plans[request] = plan
         self.parts[request] = {
-            phase: tuple(self._part((number, place), *flow) for flow in self._distinct(phase, slots))
+            phase: tuple(self._part((number, place), *flow) for flow in self._distinct(phase, slots, count))
             for place, phase in enumerate(dict.fromkeys(plan.phases))
         }
 
-    def _distinct(self, phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:
+    def _distinct(self, phase: Phase, slots: Slots, groups: int) -> Iterator[tuple[Hashable, Flow, Indices]]:
         """The flows of *phase*, each with its key and with its links in every communication.
 
         Flows of several phases with equal keys are one flow. Flows of one phase never are: equal ones are counted.
         """
         count: Counter[Hashable] = Counter()
         for flow in phase.flows:
-            links = relabelled_links(flow.links, slots[0], slots)
+            links = slots.everywhere(flow.links, np.arange(groups))
             # the links of all communications are many; a digest of 128 bits is as good as equal
             carried = blake2b(links.tobytes(), digest_size=16).digest(), flow.weights, flow.bound
             count[carried] += 1
@@ -230,9 +229,9 @@ class WideContents(Contents):
 
     def __init__(self) -> None:
         super().__init__()
-        self._slots: Indices = np.zeros((0, 0), np.int64)
+        self._slots = Slots(np.zeros((0, 0), np.int64))
 
-    def _distinct(self, phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:
+    def _distinct(self, phase: Phase, slots: Slots, groups: int) -> Iterator[tuple[Hashable, Flow, Indices]]:
         self._slots = slots
         count: Counter[Hashable] = Counter()
         for flow in phase.flows:
@@ -245,7 +244,7 @@ class WideContents(Contents):
         found: Colours = np.zeros(partners, np.uint64)
         for number, (flow, links) in enumerate(zip(self.flows, self._links, strict=True)):
             inside = np.flatnonzero(~cables[links])
-            slot, distance = slots_of(links[inside], self._slots[0])
+            slot, distance = self._slots.places(links[inside])
             column, position = np.divmod(slot, partners)
             colour = mixed(np.array(flow.weights, np.float64)[inside].view(np.uint64))
             colour ^= np.array(flow.crossings, np.float64)[inside].view(np.uint64)
@@ -261,10 +260,10 @@ class WideContents(Contents):
         kept, copies, begin = replicas.kept[ranks], replicas.copies[ranks], 0
         found = [np.zeros((3, 0), np.int32)]
         for number, links in enumerate(self._links):
-            slot, distance = slots_of(links, self._slots[0])
+            slot, distance = self._slots.places(links)
             position, on_cable = slot % ranks.shape[1], replicas.cables[links]
             row, column = np.nonzero(kept[:, position] | on_cable)
-            there = self._slots[row, slot[column]] + distance[column]
+            there = self._slots.at(row, slot[column]) + distance[column]
             found.append(np.array([one.start + one.flows * row + number, there, begin + column], np.int32))
             inside = ~on_cable[column]
             link_copies[there[inside]] = copies[row[inside], position[column[inside]]]

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable, GroupClass
 from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, mixed
-from clustersim.simulator.network.isomorphic_groups import Placement, relabelled_links, slots_of
+from clustersim.simulator.network.isomorphic_groups import Placement, Slots
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.mesh import NOWHERE
 
@@ -114,7 +114,7 @@ class Replicas:
     switches.
     """
 
-    def __init__(self, cut: MeshCut, kinds: Indices, slots: Indices, cables: Flags) -> None:
+    def __init__(self, cut: MeshCut, kinds: Indices, slots: Slots, cables: Flags) -> None:
         self.cut, self._kinds, self._slots, self.cables = cut, kinds, slots, cables
         self.first = firsts(kinds)
         self.copies: Indices = np.bincount(kinds)[kinds][cut.replica]
@@ -127,9 +127,9 @@ class Replicas:
 
     def everywhere_in_servers(self, links: Indices) -> Iterator[tuple[Indices, Indices]]:
         """`everywhere` for *links* of servers of kept replicas."""
-        slots = self._slots[self.first]
+        slots = np.stack([self._slots.of(first) for first in self.first.tolist()])
         owner = np.repeat(np.arange(len(slots)), slots.shape[1])
-        slot, _ = slots_of(links, slots.ravel())
+        slot, _ = Slots(slots.reshape(1, -1)).places(links)
         yield from self.everywhere(self.cut.grid[self.first[owner[slot]], 0], links)
 
     def everywhere(self, ranks: Indices, links: Indices) -> Iterator[tuple[Indices, Indices]]:
@@ -141,5 +141,5 @@ class Replicas:
         for number, first in enumerate(self.first.tolist()):
             own = np.flatnonzero(replica == first)
             if len(own):
-                like = self._slots[self._kinds == number]
-                yield own, relabelled_links(links[own], self._slots[first], like)
+                replicas = np.flatnonzero(self._kinds == number)
+                yield own, self._slots.some(replicas).everywhere(links[own], np.arange(len(replicas)))

@@ -22,7 +22,7 @@ from clustersim.simulator.network.candidates import (
     candidate,
     candidates,
 )
-from clustersim.simulator.network.isomorphic_groups import Placement, Placements, Shape, relabelled_plan
+from clustersim.simulator.network.isomorphic_groups import Placement, Placements, Shape, Slots, relabelled_plan
 from clustersim.simulator.network.library import tuner
 from clustersim.simulator.network.library.tuner import unequal
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
@@ -71,7 +71,7 @@ class Communicator:
         self._like: Communicator | None = None
         self._topologies: dict[tuple[int, ...], GroupTopology] = {}
         self._plans: dict[tuple[object, ...], TransferPlan] = {}
-        self._models: dict[tuple[Hashable, int], tuple[TransferPlan, Indices]] = {}
+        self._models: dict[tuple[Hashable, int], tuple[TransferPlan, Slots]] = {}
         self._shapes: dict[tuple[_Request, Group], Shape] = {}
         self._steps: dict[tuple[_Request, Group], dict[str, list[Step]]] = {}
         self._tuned: dict[Hashable, tuple[str, str]] = {}
@@ -167,7 +167,7 @@ class Communicator:
 
     def _relabelled(self, request: Hashable, placement: Placement, plan: Callable[[], TransferPlan]) -> TransferPlan:
         """The plan for this *placement*: that of an isomorphic group with the same request, relabelled."""
-        key, slots = (request, int(placement.patterns[0])), placement.slots[0]
+        key, slots = (request, int(placement.patterns[0])), placement.slots
         if key not in self._models:
             self._models[key] = plan(), slots
         model, before = self._models[key]
