@@ -47,8 +47,12 @@ class Slots:
         return self._links[group]
 
     def at(self, groups: Indices, slots: Indices) -> Indices:
-        """Return the *slots* (their indices) of *groups*; the two are broadcast to one shape."""
+        """Return for each of *slots*, by index, its link in the group at its place in *groups*."""
         return self._links[groups, slots]
+
+    def each(self, slots: Indices) -> Indices:
+        """Return the *slots* of every group, of shape ``(groups, slots)``."""
+        return self._links[:, slots]
 
     def some(self, groups: Indices) -> Slots:
         """Return the slots of *groups* alone."""
@@ -66,10 +70,10 @@ class Slots:
         at = np.searchsorted(starts, np.asarray(links, np.int64), side="right") - 1
         return first[at], links - starts[at]
 
-    def everywhere(self, links: Sequence[int] | Indices, groups: Indices) -> Indices:
-        """Return the *links* of the first group as links of *groups*, of shape ``(groups, links)``."""
+    def everywhere(self, links: Sequence[int] | Indices) -> Indices:
+        """Return the *links* of the first group as links of every group, of shape ``(groups, links)``."""
         slot, distance = self.places(links)
-        return self.at(groups[:, None], slot) + distance
+        return self.each(slot) + distance
 
 
 class DeviceSlots(Slots):
@@ -89,12 +93,19 @@ class DeviceSlots(Slots):
 
     def at(self, groups: Indices, slots: Indices) -> Indices:
         number, position = np.divmod(slots, self._devices.shape[1])
-        groups, number, position = np.broadcast_arrays(groups, number, position)
-        found = np.full(groups.shape, -1)
+        found = np.empty_like(slots)
         for one in distinct(number).tolist():
-            here = np.nonzero((number == one) & ~self._lacking[one][groups])
-            found[here] = self._set(one, self._devices[groups[here], position[here]])
+            here = np.flatnonzero(number == one)
+            own = self._set(one, self._devices[groups[here], position[here]])
+            found[here] = np.where(self._lacking[one][groups[here]], -1, own)
         return found
+
+    def each(self, slots: Indices) -> Indices:
+        number, position = np.divmod(slots, self._devices.shape[1])
+        found = np.empty((len(slots), len(self._devices)), np.int64)
+        for slot, (one, place) in enumerate(zip(number.tolist(), position.tolist(), strict=True)):
+            found[slot] = np.where(self._lacking[one], -1, self._set(one, self._devices[:, place]))
+        return found.T
 
     def some(self, groups: Indices) -> Slots:
         return DeviceSlots(self._regularity, self._devices[groups], self._lacking[:, groups])
@@ -274,7 +285,7 @@ def relabelled_plan(plan: TransferPlan, here: Slots, there: Slots) -> TransferPl
     flows = dict.fromkeys(flow for phase in dict.fromkeys(plan.phases) for flow in phase.flows)
     numbers = list(dict.fromkeys(link for flow in flows for link in flow.links))
     slot, distance = here.places(numbers)
-    links = dict(zip(numbers, (there.at(np.zeros(1, np.int64), slot) + distance).tolist(), strict=True))
+    links = dict(zip(numbers, (there.of(0)[slot] + distance).tolist(), strict=True))
     new = {flow: replace(flow, links=_all(links, flow.links), rows=_all(links, flow.rows)) for flow in flows}
     phases = {phase: replace(phase, flows=tuple(new[flow] for flow in phase.flows)) for phase in set(plan.phases)}
     return replace(plan, phases=tuple(phases[phase] for phase in plan.phases))

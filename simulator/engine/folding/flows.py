@@ -57,19 +57,24 @@ class Incidence(NamedTuple):
     """Which flow crosses which link, with which coefficients: a sparse matrix, one flow after the other.
 
     Entry i says that flow ``flows[i]`` crosses link ``links[i]`` with the weight ``weights[coefficients[i]]`` and as
-    many crossings. There are some fifty entries for each rank, so they are int32.
+    many crossings, and stands for ``times[i]`` equal ones. There are some fifty entries for each rank, so they are
+    int32.
     """
 
     flows: Short
     links: Short
     coefficients: Short
+    times: Short
     weights: Floats
     crossings: Floats
 
     def chosen(self, entries: NDArray[Any]) -> Incidence:
         """The *entries* alone: flags or numbers."""
         return self._replace(
-            flows=self.flows[entries], links=self.links[entries], coefficients=self.coefficients[entries]
+            flows=self.flows[entries],
+            links=self.links[entries],
+            coefficients=self.coefficients[entries],
+            times=self.times[entries],
         )
 
 
@@ -134,7 +139,7 @@ def contents_of(group_class: GroupClass, communicator: Communicator, kind: type[
     for rows in _equal_placements([one.patterns for one in how]):
         content, ranks = kind(), tuple(group_class.ranks[rows[0]].tolist())
         for op, one in zip(group_class.ops, how * len(group_class.ops), strict=False):
-            content.add(request_of(op), communicator.plan(op, ranks), one.slots.some(rows), len(rows))
+            content.add(request_of(op), communicator.plan(op, ranks), one.slots.some(rows))
         yield rows, content
 
 
@@ -149,23 +154,23 @@ class Contents:
         self._used: list[list[tuple[int, int]]] = []
         self._known: dict[Hashable, int] = {}
 
-    def add(self, request: Request, plan: TransferPlan, slots: Slots, count: int) -> None:
-        """Add the *plan* of the first communication for *request*. *slots*: those of all *count* communications."""
+    def add(self, request: Request, plan: TransferPlan, slots: Slots) -> None:
+        """Add the *plan* of the first communication for *request*. *slots*: those of all communications."""
         number = len(self.plans)
         self.plans[request] = plan
         self.parts[request] = {
-            phase: tuple(self._part((number, place), *flow) for flow in self._distinct(phase, slots, count))
+            phase: tuple(self._part((number, place), *flow) for flow in self._distinct(phase, slots))
             for place, phase in enumerate(dict.fromkeys(plan.phases))
         }
 
-    def _distinct(self, phase: Phase, slots: Slots, groups: int) -> Iterator[tuple[Hashable, Flow, Indices]]:
+    def _distinct(self, phase: Phase, slots: Slots) -> Iterator[tuple[Hashable, Flow, Indices]]:
         """The flows of *phase*, each with its key and with its links in every communication.
 
         Flows of several phases with equal keys are one flow. Flows of one phase never are: equal ones are counted.
         """
         count: Counter[Hashable] = Counter()
         for flow in phase.flows:
-            links = slots.everywhere(flow.links, np.arange(groups))
+            links = slots.everywhere(flow.links)
             # the links of all communications are many; a digest of 128 bits is as good as equal
             carried = blake2b(links.tobytes(), digest_size=16).digest(), flow.weights, flow.bound
             count[carried] += 1
@@ -192,7 +197,7 @@ class Contents:
         return weights, [number for flow in self.flows for number in flow.crossings]
 
     def entries(self, one: Isomorphic, replicas: Replicas | None, link_copies: Short) -> Sequence[Short]:
-        """The entries of the communications of *one*: flows, links, and coefficients counted from 0.
+        """The entries of the communications of *one*: flows, links, coefficients counted from 0, and times.
 
         The links are not kept. Sets *link_copies* for links of *replicas*.
         """
@@ -201,7 +206,8 @@ class Contents:
         flows = begins + np.repeat(np.arange(one.flows, dtype=np.int32), [len(flow.links) for flow in self.flows])
         links = np.concatenate([np.zeros((count, 0), np.int32), *self._links], axis=1)
         self._links.clear()
-        entries = flows.ravel(), links.ravel(), np.tile(np.arange(width, dtype=np.int32), count)
+        coefficients = np.tile(np.arange(width, dtype=np.int32), count)
+        entries = flows.ravel(), links.ravel(), coefficients, np.ones(len(coefficients), np.int32)
         if replicas is None:
             return entries
         rank = np.repeat(one.group_class.ranks[one.numbers - one.group_class.start, 0], width)
@@ -218,9 +224,10 @@ def _in_all_replicas(
     link_copies[links[inside]] = replicas.copies[rank[inside]]
     found = [[column[inside] for column in entries]]
     above = np.flatnonzero(on_cable)
-    for own, everywhere in replicas.everywhere(rank[above], links[above].astype(np.int64)):
-        flows, _, coefficients = (np.tile(column[above[own]], len(everywhere)) for column in entries)
-        found.append([flows, everywhere.ravel().astype(np.int32), coefficients])
+    for own, everywhere, counts in replicas.everywhere(rank[above], links[above].astype(np.int64)):
+        flows, coefficients = (np.tile(column[above[own]], len(everywhere)) for column in (entries[0], entries[2]))
+        times = np.repeat(counts.astype(np.int32), len(own))
+        found.append([flows, everywhere.ravel().astype(np.int32), coefficients, times])
     return [np.concatenate(column) for column in zip(*found, strict=True)]
 
 
@@ -231,7 +238,7 @@ class WideContents(Contents):
         super().__init__()
         self._slots = Slots(np.zeros((0, 0), np.int64))
 
-    def _distinct(self, phase: Phase, slots: Slots, groups: int) -> Iterator[tuple[Hashable, Flow, Indices]]:
+    def _distinct(self, phase: Phase, slots: Slots) -> Iterator[tuple[Hashable, Flow, Indices]]:
         self._slots = slots
         count: Counter[Hashable] = Counter()
         for flow in phase.flows:
@@ -258,13 +265,14 @@ class WideContents(Contents):
         assert replicas is not None
         ranks = one.group_class.ranks[one.numbers - one.group_class.start]
         kept, copies, begin = replicas.kept[ranks], replicas.copies[ranks], 0
-        found = [np.zeros((3, 0), np.int32)]
+        found = [np.zeros((4, 0), np.int32)]
         for number, links in enumerate(self._links):
             slot, distance = self._slots.places(links)
             position, on_cable = slot % ranks.shape[1], replicas.cables[links]
             row, column = np.nonzero(kept[:, position] | on_cable)
             there = self._slots.at(row, slot[column]) + distance[column]
-            found.append(np.array([one.start + one.flows * row + number, there, begin + column], np.int32))
+            flows = one.start + one.flows * row + number
+            found.append(np.array([flows, there, begin + column, np.ones_like(flows)], np.int32))
             inside = ~on_cable[column]
             link_copies[there[inside]] = copies[row[inside], position[column[inside]]]
             begin += len(links)
@@ -278,14 +286,14 @@ def _incidence(
     """The incidence of all flows, from each set of isomorphic communications and its contents."""
     coefficients = [content.coefficients for _, content in pairs]
     starts = accumulate((len(weights) for weights, _ in coefficients), initial=0)
-    columns: list[Sequence[Short]] = [[np.zeros(0, np.int32)] * 3]
+    columns: list[Sequence[Short]] = [[np.zeros(0, np.int32)] * 4]
     for (one, content), start in zip(pairs, starts, strict=False):
-        flows, links, own = content.entries(one, replicas, link_copies)
-        columns.append((flows, links, own + np.int32(start)))
-    flows, links, which = (np.concatenate(column) for column in zip(*columns, strict=True))
+        flows, links, own, times = content.entries(one, replicas, link_copies)
+        columns.append((flows, links, own + np.int32(start), times))
+    flows, links, which, times = (np.concatenate(column) for column in zip(*columns, strict=True))
     weights = np.array([weight for own, _ in coefficients for weight in own], np.float64)
     crossings = np.array([number for _, own in coefficients for number in own], np.float64)
-    return Incidence(flows, links, which, weights, crossings)
+    return Incidence(flows, links, which, times, weights, crossings)
 
 
 def _equal_placements(patterns: Sequence[Indices]) -> list[Indices]:

@@ -256,7 +256,7 @@ class Folding:
         inside = ~self._replicas.cables[links]
         found = [(links[~inside], classes[~inside])]
         links, classes = links[inside], classes[inside]
-        for own, everywhere in self._replicas.everywhere_in_servers(links):
+        for own, everywhere, _ in self._replicas.everywhere_in_servers(links):
             found.append((everywhere.ravel(), np.tile(classes[own], len(everywhere))))
         every = [np.concatenate(column) for column in zip(*found, strict=True)]
         order = np.argsort(every[0])

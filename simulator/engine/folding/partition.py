@@ -13,6 +13,7 @@ n^2 / 2^64: for a million vertices one in ten million.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -121,11 +122,12 @@ class Partition:
         is_first = np.zeros(len(self.links), np.bool_)
         is_first[firsts(self.classes[LINK])] = True
         found = [part.chosen(np.flatnonzero(is_first[part.links])) for part in parts]
-        flows, links, coefficients = (
-            np.concatenate(column) for column in zip(*(one[:3] for one in found), strict=True)
+        flows, links, coefficients, times = (
+            np.concatenate(column) for column in zip(*(one[:4] for one in found), strict=True)
         )
-        whole = parts[0]._replace(flows=flows, links=links, coefficients=coefficients)
-        return whole.chosen(np.lexsort((coefficients, flows)))
+        whole = parts[0]._replace(flows=flows, links=links, coefficients=coefficients, times=np.ones_like(times))
+        order = np.lexsort((coefficients, flows))
+        return whole.chosen(np.repeat(order, times[order]))
 
     def _with_non_binding(self, crossing: Edges) -> Indices:
         """The classes of links. Non-binding links are split by the flows on them, but they split no other class."""
@@ -176,7 +178,8 @@ def _host_edges(hosts: Mapping[int, str], numbers: Mapping[str, int]) -> Edges:
 def _crossing_edges(incidence: Incidence) -> Edges:
     """The entries of *incidence* as edges from flows to links, labelled by their coefficients."""
     labels = mixed(incidence.weights.view(np.uint64)) ^ incidence.crossings.view(np.uint64)
-    return Edges(FLOW, LINK, incidence.flows, incidence.links, labels, incidence.coefficients)
+    times = incidence.times if (incidence.times > 1).any() else None
+    return Edges(FLOW, LINK, incidence.flows, incidence.links, labels, incidence.coefficients, times)
 
 
 def _unlabelled(one: int, other: int, ones: Numbers, others: Numbers) -> Edges:
@@ -187,7 +190,8 @@ def _unlabelled(one: int, other: int, ones: Numbers, others: Numbers) -> Edges:
 class Edges:
     """Edges between vertices of kind *one* and vertices of kind *other*; both are indices of kinds.
 
-    Edge i joins ``ones[i]`` and ``others[i]`` and has the label ``labels[which[i]]``.
+    Edge i joins ``ones[i]`` and ``others[i]`` and has the label ``labels[which[i]]``. It counts ``times[i]`` times;
+    once if nothing is said.
     """
 
     one: int
@@ -196,11 +200,12 @@ class Edges:
     others: Numbers
     labels: Colours
     which: Numbers
+    times: Numbers | None = None
 
     @property
     def turned(self) -> Edges:
         """The same edges, seen from the other end."""
-        return Edges(self.other, self.one, self.others, self.ones, self.labels, self.which)
+        return Edges(self.other, self.one, self.others, self.ones, self.labels, self.which, self.times)
 
 
 def refine(
@@ -229,7 +234,7 @@ def refine(
 def split_once(classes: Indices, others: Indices, edges: Edges) -> Indices:
     """*classes* (of the vertices of kind `Edges.one`), split once by the classes *others* of their neighbours."""
     fresh = mixed(classes.astype(np.uint64))
-    one = Edges(0, 1, edges.ones, edges.others, edges.labels, edges.which)
+    one = replace(edges, one=0, other=1)
     _Directed(one, None, salt=0).add([fresh], [fresh, mixed(others.astype(np.uint64))])
     return _numbered(fresh)
 
@@ -242,11 +247,12 @@ class _Directed:
 
     def __init__(self, edges: Edges, copies: Sequence[Indices] | None, *, salt: int) -> None:
         self.edges, self.labels = edges, mixed(edges.labels)
-        self.times: Colours | None = None
+        self.times: Colours | None = None if edges.times is None else edges.times.astype(np.uint64)
         if copies is not None and len(edges.ones):
             ones, others = copies[edges.one][edges.ones], copies[edges.other][edges.others]
             if (others > ones).any():
-                self.times = np.maximum(1, others // ones).astype(np.uint64)
+                several = np.maximum(1, others // ones).astype(np.uint64)
+                self.times = several if self.times is None else self.times * several
         self.salt = mixed(np.array([salt], np.uint64))
 
     def add(self, fresh: list[Colours], colours: list[Colours]) -> None:

@@ -125,21 +125,28 @@ class Replicas:
         """The communications of *group_class* that lie in kept replicas."""
         return np.flatnonzero(self.kept[group_class.ranks[:, 0]])
 
-    def everywhere_in_servers(self, links: Indices) -> Iterator[tuple[Indices, Indices]]:
+    def everywhere_in_servers(self, links: Indices) -> Iterator[tuple[Indices, Indices, Indices]]:
         """`everywhere` for *links* of servers of kept replicas."""
         slots = np.stack([self._slots.of(first) for first in self.first.tolist()])
         owner = np.repeat(np.arange(len(slots)), slots.shape[1])
         slot, _ = Slots(slots.reshape(1, -1)).places(links)
         yield from self.everywhere(self.cut.grid[self.first[owner[slot]], 0], links)
 
-    def everywhere(self, ranks: Indices, links: Indices) -> Iterator[tuple[Indices, Indices]]:
-        """For each kept replica: which of *links* flows of it cross, and the corresponding links in all of its kind.
+    def everywhere(self, ranks: Indices, links: Indices) -> Iterator[tuple[Indices, Indices, Indices]]:
+        """For each kept replica: which of *links* flows of it cross, the corresponding links in all of its kind, and
+        how many replicas have these.
 
-        *ranks*: by link, a rank of the replica. The second array has a row for each replica and a column for each link.
+        *ranks*: by link, a rank of the replica. The second array has a row for all replicas with the same links, such
+        as those below common switches, and a column for each link.
         """
         replica = self.cut.replica[ranks]
         for number, first in enumerate(self.first.tolist()):
             own = np.flatnonzero(replica == first)
             if len(own):
-                replicas = np.flatnonzero(self._kinds == number)
-                yield own, self._slots.some(replicas).everywhere(links[own], np.arange(len(replicas)))
+                crossed, column = np.unique(links[own], return_inverse=True)
+                found = self._slots.some(np.flatnonzero(self._kinds == number)).everywhere(crossed)
+                salt = mixed(np.arange(len(crossed), dtype=np.uint64))
+                rows = mixed(found.astype(np.uint64) ^ salt).sum(axis=1)
+                _, row, count = np.unique(rows, return_index=True, return_counts=True)
+                order = np.argsort(row)
+                yield own, found[row[order]][:, column], count[order]
