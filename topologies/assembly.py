@@ -94,9 +94,9 @@ def _topology(templates: Sequence[ServerTemplate], network: Network | None) -> T
     tables = KindTables(Numbering(), Numbering(), Numbering())
     switches = network.switches if network else []
     columns = [template.vertices(tables) for template in templates]
-    kinds = np.array([tables.kinds.number(kind) for kind, _ in switches], np.int64)
-    nothing = np.full(len(switches), NONE)
-    columns.append((kinds, np.array([number for _, number in switches], np.int64), nothing, nothing))
+    kinds = np.array([tables.kinds.number(kind) for kind, _ in switches], np.int32)
+    nothing = np.full(len(switches), NONE, np.int32)
+    columns.append((kinds, np.array([number for _, number in switches], np.int32), nothing, nothing))
     kind, number, node, accelerator = (np.concatenate(column) for column in zip(*columns, strict=True))
     words, nodes = tables.kinds.values, range(int(node.max(initial=NONE)) + 1)
     vertices = Vertices(
@@ -105,8 +105,8 @@ def _topology(templates: Sequence[ServerTemplate], network: Network | None) -> T
     links = [template.links(tables) for template in templates]
     if network:
         distinct, source, target, which = network.links
-        renumbered = np.array([tables.links.number(link) for link in distinct], np.int64)
-        links.append((source, target, renumbered[which]))
+        renumbered = np.array([tables.links.number(link) for link in distinct], np.int32)
+        links.append((source.astype(np.int32), target.astype(np.int32), renumbered[which]))
     source, target, which = (np.concatenate(column) for column in zip(*links, strict=True))
     return sorted_topology(vertices, tables.links.values, source, target, which)
 

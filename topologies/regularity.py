@@ -12,7 +12,7 @@ import numpy as np
 
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.hashing import Indices, Numbering, distinct, firsts, hashed
+from clustersim.simulator.hardware.hashing import Indices, Numbering, Numbers, distinct, firsts, hashed
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.hardware.topology import NONE, Chains, Regularity, Topology
 from clustersim.simulator.reading.dataclass import dataclass
@@ -103,31 +103,31 @@ class ServerTemplate:
         """By vertex the number of links of the wiring that leave it."""
         return np.array([len(self.wiring.links[name]) for name in self.names], np.int64)
 
-    def vertices(self, tables: KindTables) -> tuple[Indices, Indices, Indices, Indices]:
+    def vertices(self, tables: KindTables) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Return arrays over all vertices, server after server: kind, number within the kind, node, accelerator."""
         kinds = list(self.wiring.vertices.values())
-        begin = np.array([self.first.get(kind, 0) for kind in kinds], np.int64)
-        own = np.array([int(name.rpartition(" ")[2]) for name in self.names], np.int64)
-        each = np.array([self.each[kind] for kind in kinds], np.int64)
+        begin = np.array([self.first.get(kind, 0) for kind in kinds], np.int32)
+        own = np.array([int(name.rpartition(" ")[2]) for name in self.names], np.int32)
+        each = np.array([self.each[kind] for kind in kinds], np.int32)
         computes = [self.wiring.accelerator(name) for name in self.names]
         places = [NONE if one is None else tables.accelerators.number(one) for one in computes]
         return (
-            np.tile(np.array([tables.kinds.number(kind) for kind in kinds], np.int64), self.count),
-            (begin + own + each * self.servers).ravel(),
-            np.repeat(self.node + np.arange(self.count), self.size),
-            np.tile(np.array(places, np.int64), self.count),
+            np.tile(np.array([tables.kinds.number(kind) for kind in kinds], np.int32), self.count),
+            (begin + own + each * self.servers.astype(np.int32)).ravel(),
+            np.repeat(np.arange(self.node, self.node + self.count, dtype=np.int32), self.size),
+            np.tile(np.array(places, np.int32), self.count),
         )
 
-    def links(self, tables: KindTables) -> tuple[Indices, Indices, Indices]:
+    def links(self, tables: KindTables) -> tuple[Numbers, Numbers, Numbers]:
         """Return arrays over all links, server after server: source vertex, target vertex, number of the `Link`."""
         ends = [(self.place[a], self.place[b]) for a in self.names for b in self.wiring.links[a]]
-        source, target = np.array(ends, np.int64).reshape(len(ends), 2).T
+        source, target = np.array(ends, np.int32).reshape(len(ends), 2).T
         which = [tables.links.number(link) for a in self.names for link in self.wiring.links[a].values()]
-        begin = self.vertex + self.size * self.servers
+        begin = (self.vertex + self.size * self.servers).astype(np.int32)
         return (
             (begin + source).ravel(),
             (begin + target).ravel(),
-            np.tile(np.array(which, np.int64), self.count),
+            np.tile(np.array(which, np.int32), self.count),
         )
 
     @cached_property
@@ -274,7 +274,7 @@ def _padded(rows: Sequence[Sequence[int]]) -> Indices:
     return np.array([[*row, *[NONE] * (longest - len(row))] for row in rows], np.int64).reshape(len(rows), longest)
 
 
-def _uplinks(link_class: Indices, parts: Sequence[_Part], base: Indices, distances: Indices) -> Indices:
+def _uplinks(link_class: Numbers, parts: Sequence[_Part], base: Indices, distances: Indices) -> Indices:
     """By template and part a number; equal for parts of equal description with links of equal classes out and back.
 
     *base*: the first link of the first server of each template. *distances*: by part its links, from there.
@@ -290,7 +290,7 @@ def _uplinks(link_class: Indices, parts: Sequence[_Part], base: Indices, distanc
     return np.unique(rows, axis=0, return_inverse=True)[1].reshape(len(base), len(parts))
 
 
-def _template_ids(groups: Sequence[_Servers], link_class: Indices) -> Indices:
+def _template_ids(groups: Sequence[_Servers], link_class: Numbers) -> Indices:
     """By server a number that is equal for servers of one template whose links have equal classes, one by one."""
     found, known = [], 0
     for group in groups:
@@ -307,8 +307,8 @@ def _template_ids(groups: Sequence[_Servers], link_class: Indices) -> Indices:
 
 def _chains(topology: Topology, ports: Ports, tree: Tree) -> Chains | None:
     """The chains of *ports*. None if they differ in length, or if a switch has another link into a server."""
-    first = int(topology.source[topology.leaving_switches[:1]].max(initial=0))
-    links, count = topology.leaving_switches, len(topology.vertices) - first
+    first = int(topology.source[topology.leaving_fabric[:1]].max(initial=0))
+    links, count = topology.leaving_fabric, len(topology.vertices) - first
     source, target = topology.source[links] - first, topology.target[links]
     leaf, into = np.asarray(tree.leaf_of, np.int64), np.flatnonzero(topology.vertices.node[target] != NONE)
     link_to = np.full(first, NONE)

@@ -82,7 +82,7 @@ class Cluster:
     def _check_links(self) -> None:
         """Raise `ClusterError` for the first link without positive bandwidth or with negative latency."""
         bad = [not link.bandwidth > 0 or not link.latency >= 0 for link in self.links.distinct]
-        for number in np.flatnonzero(np.array(bad, np.bool_)[self.links.which])[:1].tolist():
+        for number in np.flatnonzero(np.array(bad, np.bool_)[self.links.which])[:1].tolist() if any(bad) else ():
             source, target = self.ends[number]
             link = self.links[number]
             raise ClusterError(f"{source} - {target}: bandwidth must be above 0, latency at least 0: {link}")
@@ -121,9 +121,7 @@ class Cluster:
     @cached_property
     def cables(self) -> frozenset[int]:
         """The numbers of the links between switches of the fabric."""
-        node, topology = self.vertices.node, self.topology
-        between = (node[topology.source] == NONE) & (node[topology.target] == NONE)
-        return frozenset(np.flatnonzero(between).tolist())
+        return frozenset(self.topology.cables.tolist())
 
     @cached_property
     def devices(self) -> Sequence[str]:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 Colours = NDArray[np.uint64]
 Indices = NDArray[np.int64]
+Numbers = NDArray[np.int32] | Indices
+"""Numbers of vertices, links or kinds: 32 bits where there are many, ten links and fifty flows for each rank."""
 T = TypeVar("T", bound=Hashable)
 
 IN_CACHE = 8192
@@ -65,14 +67,14 @@ def sorted_once(values: NDArray[Any]) -> NDArray[Any]:
     return ascending[np.flatnonzero(np.r_[True, ascending[1:] != ascending[:-1]])] if len(values) else ascending
 
 
-def firsts(classes: Indices) -> Indices:
+def firsts(classes: Numbers) -> Indices:
     """Return the index of the first member of each class; *classes* are numbered from 0."""
     first = np.empty(classes.max(initial=-1) + 1, np.int64)
     first[classes[::-1]] = np.arange(len(classes))[::-1]  # of several the last assigned stays
     return first
 
 
-def counted(values: Sequence[T], which: Indices) -> tuple[list[T], list[int]]:
+def counted(values: Sequence[T], which: Numbers) -> tuple[list[T], list[int]]:
     """Return the *values* with indices in *which*, in order of first occurrence, and the count of each.
 
     >>> counted("abc", np.array([2, 0, 2]))

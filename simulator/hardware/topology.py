@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from clustersim.simulator.hardware.accelerator import Accelerator
-from clustersim.simulator.hardware.hashing import Indices, Numbering, T, counted
+from clustersim.simulator.hardware.hashing import Indices, Numbering, Numbers, T, counted
 from clustersim.simulator.hardware.links import Link, Links
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
@@ -139,7 +139,7 @@ class Numbered(VertexNames):
     (['gpu 0', 'switch 0', 'gpu 1'], 2, None)
     """
 
-    def __init__(self, kinds: Sequence[str], kind: Indices, number: Indices) -> None:
+    def __init__(self, kinds: Sequence[str], kind: Numbers, number: Numbers) -> None:
         self._kinds, self._kind, self._number = tuple(kinds), kind, number
         self._vertices: dict[str, Indices] = {}
 
@@ -192,11 +192,11 @@ class Vertices:
     """
 
     kinds: tuple[str, ...]
-    kind: Indices
+    kind: Numbers
     nodes: Sequence[int | str]
-    node: Indices
+    node: Numbers
     accelerators: tuple[Accelerator, ...]
-    accelerator: Indices
+    accelerator: Numbers
     names: VertexNames
 
     def __len__(self) -> int:
@@ -225,8 +225,8 @@ class Topology:
 
     vertices: Vertices
     links: Links
-    source: Indices
-    target: Indices
+    source: Numbers
+    target: Numbers
     _rows: dict[int, dict[int, int]] = field(default_factory=dict)
 
     @cached_property
@@ -242,9 +242,19 @@ class Topology:
         return np.diff(self.first)
 
     @cached_property
-    def leaving_switches(self) -> Indices:
+    def leaving_fabric(self) -> Indices:
         """The numbers of the links that leave vertices of no server."""
         return np.flatnonzero((self.vertices.node == NONE)[self.source])
+
+    @cached_property
+    def entering_fabric(self) -> Indices:
+        """The numbers of the links that lead to vertices of no server."""
+        return np.flatnonzero((self.vertices.node == NONE)[self.target])
+
+    @cached_property
+    def cables(self) -> Indices:
+        """The numbers of the links between two vertices of no server, such as switches of the fabric."""
+        return self.leaving_fabric[self.vertices.node[self.target[self.leaving_fabric]] == NONE]
 
     def leaving(self, vertex: int) -> dict[int, int]:
         """Return the links that leave *vertex*: target vertex -> number of the link."""
@@ -257,7 +267,7 @@ class Topology:
 
 
 def sorted_topology(
-    vertices: Vertices, distinct: Sequence[Link], source: Indices, target: Indices, which: Indices
+    vertices: Vertices, distinct: Sequence[Link], source: Numbers, target: Numbers, which: Numbers
 ) -> Topology:
     """Return the topology of links in any order. *which*: for each link, its place in *distinct*.
 
@@ -272,7 +282,7 @@ def sorted_topology(
     before = np.ones(len(source), np.bool_)
     before[place] = False
 
-    def merged(values: Indices) -> Indices:
+    def merged(values: Numbers) -> Numbers:
         found = np.empty_like(values)
         found[before], found[place] = values[: len(ascending)], values[len(ascending) :][order]
         return found
@@ -359,7 +369,7 @@ class Regularity:
     port: Indices
     uplink: Indices
     chains: Chains
-    link_class: Indices
+    link_class: Numbers
 
     def uplink_of(self, devices: Indices) -> Indices:
         """Return the *uplink* of each of *devices*."""

@@ -236,7 +236,7 @@ def _hashed(regularity: Regularity, groups: Indices, *, whole: bool) -> tuple[Co
     for level, (switch, *links) in enumerate(regularity.chain(groups)):
         known = 0
         for one in links[: 1 + (level > 0)]:
-            known = known * count + regularity.link_class[one]
+            known = known * count + regularity.link_class[one].astype(np.int64)
             lacking.append(met & (level > 0 or not whole))
         alike = _of_positions(np.where(met[:, None], 0, first_equal(switch)), 2 * level + 1)
         hashes += np.where(met, 0, alike)

@@ -48,7 +48,6 @@ from clustersim.simulator.engine.setup import Communication
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Colours, Indices, mixed
 from clustersim.simulator.hardware.links import Links
-from clustersim.simulator.hardware.topology import NONE
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
@@ -323,5 +322,6 @@ def equal_replicas(
 
 def _cables(cluster: Cluster) -> Flags:
     """By link: True between two switches that are in no server."""
-    inside = cluster.topology.vertices.node != NONE
-    return np.asarray(~(inside[cluster.topology.source] | inside[cluster.topology.target]))
+    flags = np.zeros(len(cluster.links), np.bool_)
+    flags[cluster.topology.cables] = True
+    return flags

@@ -17,19 +17,15 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable
 from clustersim.simulator.engine.folding.flows import Flows, Incidence
 from clustersim.simulator.engine.folding.non_binding import Flags
 from clustersim.simulator.engine.folding.replicas import Replicas
-from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, hashed, mixed, sorted_once
+from clustersim.simulator.hardware.hashing import Colours, Indices, Numbers, firsts, hashed, mixed, sorted_once
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import Send
-
-Numbers = NDArray[np.int32] | Indices
-"""Numbers of vertices; with 32 bits where there are many edges, fifty for each rank."""
 
 AT_ONCE = 1 << 18
 """Edges that are looked at together: their temporary arrays stay in the cache."""
