@@ -154,9 +154,7 @@ class GroupTopology:
 
     def _flow(self, transport: Transport, on: LinkLoad, share: float, limit: float) -> Flow:
         weights, alone = self._whole(transport, on)
-        links = tuple(on.links.tolist())
-        crossings, taken = tuple(on.crossings.tolist()), tuple((weights / share).tolist())
-        return Flow(links, crossings, links, taken, min(alone * share, limit), limit)
+        return Flow(on.links, on.crossings, on.links, weights / share, min(alone * share, limit), limit)
 
     def _whole(self, transport: Transport, on: LinkLoad) -> tuple[Floats, float]:
         """The weights and the rate of a flow if the whole bandwidth available to *transport* carries data."""
@@ -182,7 +180,7 @@ class GroupTopology:
         """Return the seconds for 1 byte of each transfer of *step*, on links that carry all of them as *flow*."""
         if flow not in self._seconds_per_byte:
             load = self.link_load(step)
-            taken = np.array(flow.weights) / self.cluster.bandwidths[load.links]
+            taken = flow.weights / self.cluster.bandwidths[load.links]
             self._seconds_per_byte[flow] = np.maximum(1 / flow.bound, load.slowest(taken))
         return self._seconds_per_byte[flow]
 
@@ -193,7 +191,7 @@ class GroupTopology:
             return slowest
         taken: dict[int, float] = {}
         for flow in flows:
-            for link, weight in zip(flow.links, flow.weights, strict=True):
+            for link, weight in zip(flow.links.tolist(), flow.weights.tolist(), strict=True):
                 taken[link] = taken.get(link, 0.0) + weight
         return max([slowest, *(weight / self.cluster.links[link].bandwidth for link, weight in taken.items())])
 

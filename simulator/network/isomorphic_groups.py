@@ -64,13 +64,13 @@ class Slots:
         starts, first = np.unique(self.of(0), return_index=True)
         return starts, first
 
-    def places(self, links: Sequence[int] | Indices) -> tuple[Indices, Indices]:
+    def places(self, links: Indices) -> tuple[Indices, Indices]:
         """Return for each of *links* of the first group the index of its slot, and the distance from there."""
         starts, first = self._ascending
-        at = np.searchsorted(starts, np.asarray(links, np.int64), side="right") - 1
+        at = np.searchsorted(starts, links, side="right") - 1
         return first[at], links - starts[at]
 
-    def everywhere(self, links: Sequence[int] | Indices) -> Indices:
+    def everywhere(self, links: Indices) -> Indices:
         """Return the *links* of the first group as links of every group, of shape ``(groups, links)``."""
         slot, distance = self.places(links)
         return self.each(slot) + distance
@@ -283,13 +283,9 @@ def first_equal(values: Indices) -> Indices:
 def relabelled_plan(plan: TransferPlan, here: Slots, there: Slots) -> TransferPlan:
     """Return *plan* of a group with slots *here* for the links of an isomorphic group with slots *there*."""
     flows = dict.fromkeys(flow for phase in dict.fromkeys(plan.phases) for flow in phase.flows)
-    numbers = list(dict.fromkeys(link for flow in flows for link in flow.links))
-    slot, distance = here.places(numbers)
-    links = dict(zip(numbers, (there.of(0)[slot] + distance).tolist(), strict=True))
-    new = {flow: replace(flow, links=_all(links, flow.links), rows=_all(links, flow.rows)) for flow in flows}
+    slot, distance = here.places(np.concatenate([np.zeros(0, np.int64), *(flow.links for flow in flows)]))
+    ends = np.cumsum([len(flow.links) for flow in flows])[:-1]
+    links = np.split(there.of(0)[slot] + distance, ends)
+    new = {flow: replace(flow, links=own, rows=own) for flow, own in zip(flows, links, strict=False)}
     phases = {phase: replace(phase, flows=tuple(new[flow] for flow in phase.flows)) for phase in set(plan.phases)}
     return replace(plan, phases=tuple(phases[phase] for phase in plan.phases))
-
-
-def _all(links: dict[int, int], numbers: Sequence[int]) -> tuple[int, ...]:
-    return tuple(links[number] for number in numbers)

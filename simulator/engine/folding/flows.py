@@ -171,8 +171,7 @@ class Contents:
         count: Counter[Hashable] = Counter()
         for flow in phase.flows:
             links = slots.everywhere(flow.links)
-            # the links of all communications are many; a digest of 128 bits is as good as equal
-            carried = blake2b(links.tobytes(), digest_size=16).digest(), flow.weights, flow.bound
+            carried = _digest(links, flow.weights), flow.bound
             count[carried] += 1
             yield (carried, count[carried]), flow, links
 
@@ -191,10 +190,10 @@ class Contents:
         return [(tuple(where), flow.bound) for where, flow in zip(self._used, self.flows, strict=True)]
 
     @property
-    def coefficients(self) -> tuple[list[float], list[float]]:
+    def coefficients(self) -> tuple[Floats, Floats]:
         """The weights and the crossings of all flows, one flow and one link after the other."""
-        weights = [weight for flow in self.flows for weight in flow.weights]
-        return weights, [number for flow in self.flows for number in flow.crossings]
+        weights, crossings = (flow.weights for flow in self.flows), (flow.crossings for flow in self.flows)
+        return _joined(np.float64, weights), _joined(np.float64, crossings)
 
     def entries(self, one: Isomorphic, replicas: Replicas | None, link_copies: Short) -> Sequence[Short]:
         """The entries of the communications of *one*: flows, links, coefficients counted from 0, and times.
@@ -242,9 +241,9 @@ class WideContents(Contents):
         self._slots = slots
         count: Counter[Hashable] = Counter()
         for flow in phase.flows:
-            carried = flow.links, flow.weights, flow.bound
+            carried = _digest(flow.links, flow.weights), flow.bound
             count[carried] += 1
-            yield (carried, count[carried]), flow, np.asarray(flow.links)
+            yield (carried, count[carried]), flow, flow.links
 
     def crossed(self, partners: int, cables: Flags) -> Colours:
         """By position in the group of *partners*, a colour of the links of its server that the flows cross."""
@@ -253,8 +252,8 @@ class WideContents(Contents):
             inside = np.flatnonzero(~cables[links])
             slot, distance = self._slots.places(links[inside])
             column, position = np.divmod(slot, partners)
-            colour = mixed(np.array(flow.weights, np.float64)[inside].view(np.uint64))
-            colour ^= np.array(flow.crossings, np.float64)[inside].view(np.uint64)
+            colour = mixed(flow.weights[inside].view(np.uint64))
+            colour ^= flow.crossings[inside].view(np.uint64)
             for part in (distance, column, np.full_like(slot, number)):
                 colour = mixed(colour ^ part.astype(np.uint64))
             np.add.at(found, position, mixed(colour))
@@ -291,8 +290,8 @@ def _incidence(
         flows, links, own, times = content.entries(one, replicas, link_copies)
         columns.append((flows, links, own + np.int32(start), times))
     flows, links, which, times = (np.concatenate(column) for column in zip(*columns, strict=True))
-    weights = np.array([weight for own, _ in coefficients for weight in own], np.float64)
-    crossings = np.array([number for _, own in coefficients for number in own], np.float64)
+    weights = _joined(np.float64, (own for own, _ in coefficients))
+    crossings = _joined(np.float64, (own for _, own in coefficients))
     return Incidence(flows, links, which, times, weights, crossings)
 
 
@@ -325,6 +324,11 @@ def _phases_without_links(plan: TransferPlan) -> Hashable:
 def _each(one: Isomorphic, values: Sequence[float], kind: type[np.generic]) -> NDArray[Any]:
     """*values* of the flows of one communication, repeated for all communications of *one*."""
     return np.tile(np.array(values, kind), len(one.numbers))
+
+
+def _digest(*arrays: NDArray[Any]) -> bytes:
+    """A digest of *arrays*, which are large: with 128 bits it is as good as equal."""
+    return blake2b(b"".join(array.tobytes() for array in arrays), digest_size=16).digest()
 
 
 def _joined(kind: type[np.generic], parts: Iterable[NDArray[Any]]) -> NDArray[Any]:

@@ -67,8 +67,9 @@ class FoldedNetwork:
         self._partition = partition
         self._bounds = flows.bounds[partition.firsts[FLOW]].tolist()
         first = partition.firsts[LINK]
-        self._links = partition.links[first].tolist()
-        self.capacity: list[float] = links.some(partition.links[first], lambda link: link.bandwidth).tolist()
+        self._links = partition.links[first]
+        self._capacities = links.some(self._links, lambda link: link.bandwidth)
+        self.capacity: list[float] = self._capacities.tolist()
         self._non_binding = partition.non_binding[first]
         self._made: dict[int, Flow] = {}
         self._fold()
@@ -93,7 +94,7 @@ class FoldedNetwork:
     def _kept(self) -> NDArray[np.bool_]:
         """By row: True if it can bind."""
         non_binding = self._non_binding[self._row]
-        share = self._weight / np.array(self.capacity, np.float64)[self._row]
+        share = self._weight / self._capacities[self._row]
         changing = np.zeros(len(self.capacity), np.bool_)
         changing[self._partition.classes[LINK][self._partition.distinct]] = True
         constant = ~non_binding & ~changing[self._row]
@@ -105,13 +106,9 @@ class FoldedNetwork:
         if number not in self._made:
             own = slice(self._starts[number], self._starts[number + 1])
             row, weight, crossings = self._row[own], self._weight[own], self._crossings[own]
-            kept = self._kept[row]
-            rows, weights, bound = row[kept].tolist(), weight[kept].tolist(), self._bounds[number]
-            alone = min((self.capacity[r] / w for r, w in zip(rows, weights, strict=True)), default=bound)
-            links = tuple(self._links[r] for r in row.tolist())
-            self._made[number] = Flow(
-                links, tuple(crossings.tolist()), tuple(rows), tuple(weights), min(alone, bound), bound
-            )
+            rows, weights, bound = row[self._kept[row]], weight[self._kept[row]], self._bounds[number]
+            alone = float((self._capacities[rows] / weights).min(initial=bound))
+            self._made[number] = Flow(self._links[row], crossings, rows, weights, alone, bound)
         return self._made[number]
 
 
