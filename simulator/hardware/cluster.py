@@ -77,6 +77,7 @@ class Cluster:
         self._router = router
         self._replacements: Mapping[Accelerator, Accelerator] = {}
         self._routes: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._before: Cluster | None = None
         self._check_links()
 
     def _check_links(self) -> None:
@@ -115,6 +116,8 @@ class Cluster:
     @cached_property
     def regularity(self) -> Regularity | None:
         """The common structure of the servers. None if the router knows of none."""
+        if self._before is not None:
+            return self._before.regularity
         found: Callable[[Cluster], Regularity | None] | None = getattr(self._router, "regularity", None)
         return found(self) if found else None
 
@@ -211,6 +214,7 @@ class Cluster:
         # a replacement may be replaced in turn
         earlier = {old: replacements.get(new, new) for old, new in self._replacements.items()}
         other._replacements = {**replacements, **earlier}
+        other._before = self
         return other
 
     def on_nodes(self, nodes: Collection[int | str]) -> Cluster:
@@ -450,6 +454,6 @@ class Cluster:
         if self.__dict__.get("regularity", self) is None:
             # no links make servers regular whose devices are not
             other.__dict__["regularity"] = None
-        other.topology = replace(self.topology, links=links)
+        other.topology, other._before = replace(self.topology, links=links), None
         other._check_links()
         return other

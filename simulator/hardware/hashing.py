@@ -55,6 +55,12 @@ def mixed(values: Colours) -> Colours:
     return z
 
 
+def of_positions(values: Indices, salt: int = 0) -> Colours:
+    """Return by row a hash of *values*, each at its position. *salt* distinguishes several hashes of one row."""
+    positions = mixed(mixed(np.arange(values.shape[1], dtype=np.uint64)) + np.uint64(salt))
+    return np.asarray(mixed(values.view(np.uint64) ^ positions).sum(axis=1))
+
+
 def hashed(labels: Sequence[object]) -> Colours:
     """Return a colour for each label; within a call equal labels have equal colours."""
     numbers: dict[object, int] = {}
@@ -72,6 +78,19 @@ def firsts(classes: Numbers) -> Indices:
     first = np.empty(classes.max(initial=-1) + 1, np.int64)
     first[classes[::-1]] = np.arange(len(classes))[::-1]  # of several the last assigned stays
     return first
+
+
+def first_places(values: NDArray[Any]) -> Indices:
+    """Return the index of the first of each of the distinct *values*, ascending.
+
+    >>> first_places(np.array([2, 1, 2])).tolist()
+    [0, 1]
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    begins = np.ones(len(values), np.bool_)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    return np.sort(order[begins])
 
 
 def counted(values: Sequence[T], which: Numbers) -> tuple[list[T], list[int]]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.hashing import Colours, Indices, distinct, mixed
+from clustersim.simulator.hardware.hashing import Colours, Indices, distinct, of_positions
 from clustersim.simulator.hardware.topology import Regularity
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.network.routes import connection, paths
@@ -29,6 +29,10 @@ Shape = tuple[Hashable, tuple[Transfer, ...]]
 """What distinguishes groups apart from their place on the cluster, and the possible transfers between their positions.
 """
 
+
+SPREAD = 0x2545F4914F6CDD1D
+"""An odd factor, modulo 2^64, by which one number is added to another before a hash (that of xorshift64*, Vigna, "An
+experimental exploration of Marsaglia's xorshift generators, scrambled", 2016)."""
 
 AT_ONCE = 1 << 14
 """Devices of groups that are looked at together: their temporary arrays stay in the cache."""
@@ -230,25 +234,20 @@ def _hashed(regularity: Regularity, groups: Indices, *, whole: bool) -> tuple[Co
         regularity.uplink_of(groups),
         regularity.template[server] * len(regularity.local) + regularity.local[regularity.part[groups]],
     )
-    hashes = _of_positions(together * count + own, 0)
+    hashes = of_positions(together * count + own, 0)
     lacking = [spread, *[~spread] * (regularity.out.shape[1] + regularity.back.shape[1])]
     met = _all_equal(server)
     for level, (switch, *links) in enumerate(regularity.chain(groups)):
-        known = 0
-        for one in links[: 1 + (level > 0)]:
-            known = known * count + regularity.link_class[one].astype(np.int64)
-            lacking.append(met & (level > 0 or not whole))
-        alike = _of_positions(np.where(met[:, None], 0, first_equal(switch)), 2 * level + 1)
-        hashes += np.where(met, 0, alike)
-        hashes += np.where(lacking[-1], 0, _of_positions(known, 2 * level + 2))
-        met = met | _all_equal(switch)
+        links, beyond = links[: 1 + (level > 0)], met & (level > 0 or not whole)
+        lacking += [beyond] * len(links)
+        if not beyond.all():
+            known = regularity.link_class[links[0]].astype(np.int64)
+            for one in links[1:]:
+                known = known * count + regularity.link_class[one]
+            alike = np.where(met[:, None], 0, first_equal(switch)) if met.any() else first_equal(switch)
+            hashes += np.where(beyond, 0, of_positions(known + alike * SPREAD, level + 1))
+            met = met | _all_equal(switch)
     return hashes, np.stack(lacking)
-
-
-def _of_positions(values: Indices, salt: int) -> Colours:
-    """By row a hash of *values*, each at its position. *salt* distinguishes several of one row."""
-    positions = mixed(mixed(np.arange(values.shape[1], dtype=np.uint64)) + np.uint64(salt))
-    return mixed(values.astype(np.uint64) ^ positions).sum(axis=1)
 
 
 def _all_equal(values: Indices) -> NDArray[np.bool_]:

@@ -223,7 +223,7 @@ def _in_all_replicas(
     link_copies[links[inside]] = replicas.copies[rank[inside]]
     found = [[column[inside] for column in entries]]
     above = np.flatnonzero(on_cable)
-    for own, everywhere, counts in replicas.everywhere(rank[above], links[above].astype(np.int64)):
+    for own, everywhere, counts in replicas.above(rank[above], links[above].astype(np.int64)):
         flows, coefficients = (np.tile(column[above[own]], len(everywhere)) for column in (entries[0], entries[2]))
         times = np.repeat(counts.astype(np.int32), len(own))
         found.append([flows, everywhere.ravel().astype(np.int32), coefficients, times])

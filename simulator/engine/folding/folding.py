@@ -46,7 +46,7 @@ from clustersim.simulator.engine.folding.replicas import Flags, Kinds, Replicas,
 from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.engine.setup import Communication
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.hashing import Colours, Indices, mixed
+from clustersim.simulator.hardware.hashing import Colours, Indices, mixed, of_positions
 from clustersim.simulator.hardware.links import Links
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
@@ -154,15 +154,18 @@ class Folding:
         if variation.varies:
             return ranks.astype(np.uint64)
         # a schedule may use the first devices of a communicator only, as a probe does beside parameter servers
-        _, accelerators = self.communicator.cluster.accelerators(self.communicator.devices[: len(ranks)])
-        slow = np.ones(len(ranks))
-        slow[list(variation.stragglers)] = list(variation.stragglers.values())
-        colours: Colours = mixed(self._table.program_of.astype(np.uint64)) ^ mixed(
-            mixed(accelerators.astype(np.uint64)) ^ slow.view(np.uint64)
-        )
+        devices = self.communicator.devices[: len(ranks)]
+        distinct_accelerators, accelerators = self.communicator.cluster.accelerators(devices)
+        programs, known = self._table.program_of, mixed(np.arange(len(distinct_accelerators), dtype=np.uint64))
+        of_program = mixed(np.arange(len(self.schedule.programs), dtype=np.uint64))
+        colours: Colours = of_program[programs] ^ mixed(known ^ np.ones(1).view(np.uint64))[accelerators]
+        slow = np.array([*variation.stragglers], np.int64)
+        slowdowns = np.array([*variation.stragglers.values()], np.float64).view(np.uint64)
+        colours[slow] = of_program[programs[slow]] ^ mixed(known[accelerators[slow]] ^ slowdowns)
         # a server takes simultaneous arrivals in order of rank, so ranks that use one differ
-        served = np.array([bool(program.servers()) for program in self.schedule.programs])[self._table.program_of]
-        return np.where(served, mixed(mixed(colours) ^ mixed(ranks.astype(np.uint64))), colours)
+        served = np.flatnonzero(np.array([bool(program.servers()) for program in self.schedule.programs])[programs])
+        colours[served] = mixed(mixed(colours[served]) ^ mixed(served.astype(np.uint64)))
+        return colours
 
     def _ranks_on_hosts(self, hosts: Mapping[int, str]) -> dict[int, int]:
         count: dict[tuple[str, int], int] = {}
@@ -252,7 +255,7 @@ class Folding:
         inside = ~self._replicas.cables[links]
         found = [(links[~inside], classes[~inside])]
         links, classes = links[inside], classes[inside]
-        for own, everywhere, _ in self._replicas.everywhere_in_servers(links):
+        for own, everywhere in self._replicas.everywhere_in_servers(links):
             found.append((everywhere.ravel(), np.tile(classes[own], len(everywhere))))
         every = [np.concatenate(column) for column in zip(*found, strict=True)]
         order = np.argsort(every[0])
@@ -309,7 +312,8 @@ def equal_replicas(
             kinds.add_wide(group_class, rows, content.crossed(group_class.ranks.shape[1], cables))
     if kinds.numbers.max() + 1 == len(found.grid):
         return None
-    replicas = Replicas(found, kinds.numbers, placement.slots, cables)
+    leaf, _, _ = next(cluster.regularity.chain(device[found.grid]))
+    replicas = Replicas(found, kinds.numbers, placement.slots, cables, of_positions(leaf))
     kept = [
         np.arange(len(one.ranks)) if number in wide else replicas.inner_rows(one)
         for number, one in enumerate(table.group_classes)
