@@ -206,9 +206,9 @@ class Transfers:
         seconds, nbytes = factor * _transferring(plan), sum(phase.nbytes for phase in _contended(plan))
         if not seconds or self.communicator.fidelity == "alpha_beta":
             return _delay(plan, factor)
-        bandwidths = self.communicator.cluster.bandwidths
+        bandwidths_of = self.communicator.cluster.bandwidths_of
         shares = (
-            float((flow.alone * flow.weights / bandwidths[flow.rows]).max(initial=0.0))
+            float((flow.alone * flow.weights / bandwidths_of(flow.rows)).max(initial=0.0))
             for phase in _contended(plan)
             for flow in phase.flows
         )

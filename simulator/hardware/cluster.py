@@ -406,6 +406,10 @@ class Cluster:
         classes: Indices = np.unique(ends * len(links.distinct) + which, return_inverse=True)[1]
         return classes
 
+    def bandwidths_of(self, links: Indices) -> Floats:
+        """Return the bandwidth of each of *links*, by number, bytes/s."""
+        return self.links.some(links, lambda link: link.bandwidth)
+
     @property
     def bandwidths(self) -> Floats:
         """The bandwidth of each link, bytes/s."""

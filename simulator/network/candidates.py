@@ -173,14 +173,14 @@ class GroupTopology:
             which = links.which[on.links]
             used = distinct(which)
             kinds = [links.distinct[place] for place in used.tolist()]
-            self._kinds[id(on)] = kinds, np.searchsorted(used, which), links.bandwidths[on.links]
+            self._kinds[id(on)] = kinds, np.searchsorted(used, which), self.cluster.bandwidths_of(on.links)
         return self._kinds[id(on)]
 
     def seconds_per_byte(self, step: Step, flow: Flow) -> Floats:
         """Return the seconds for 1 byte of each transfer of *step*, on links that carry all of them as *flow*."""
         if flow not in self._seconds_per_byte:
             load = self.link_load(step)
-            taken = flow.weights / self.cluster.bandwidths[load.links]
+            taken = flow.weights / self.cluster.bandwidths_of(load.links)
             self._seconds_per_byte[flow] = np.maximum(1 / flow.bound, load.slowest(taken))
         return self._seconds_per_byte[flow]
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable, GroupClass
 from clustersim.simulator.engine.folding.replicas import Flags, Replicas
-from clustersim.simulator.hardware.hashing import Colours, Indices, hashed, mixed
+from clustersim.simulator.hardware.hashing import Colours, Indices, Numbers, hashed, mixed
 from clustersim.simulator.network.isomorphic_groups import Slots
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
@@ -28,6 +28,9 @@ from clustersim.simulator.schedule.matching import Request, request_of
 
 Floats = NDArray[np.float64]
 Short = NDArray[np.int32]
+
+LinkCopies = list[tuple[Numbers, Indices]]
+"""Numbers of links, and how many equal links each of them stands for."""
 
 Parts = Mapping[Phase, tuple[int, ...]]
 """For each distinct phase of a plan: the indices of its flows among those of the communication."""
@@ -83,7 +86,7 @@ class Flows:
 
     By communication: *isomorphic_of*, its index in *isomorphic*; *labels*, the colour of its requests; *copies*, how
     many equal ones it stands for. By flow: *made_of*, its communication; *uses*, the colour of its use there; *bounds*,
-    the bound of its rate, bytes/s. By link of the cluster: *link_copies*, how many equal links it stands for.
+    the bound of its rate, bytes/s. *link_copies*: how many equal links some links stand for; others for themselves.
 
     *wide*: by the index of a group class in the table, its communications that cross *replicas*.
     """
@@ -115,7 +118,7 @@ class Flows:
         self.uses: Colours = _joined(np.uint64, (_each(s, [next(uses) for _ in c.flows], np.uint64) for s, c in pairs))
         self.bounds: Floats = _joined(np.float64, (_each(s, [f.bound for f in c.flows], np.float64) for s, c in pairs))
         self.copies: Indices = np.ones(len(table), np.int64)
-        self.link_copies: Short = np.ones(len(communicator.cluster.links), np.int32)
+        self.link_copies: LinkCopies = []
         if replicas is not None:
             for place, group_class in enumerate(table.group_classes):
                 if place not in (wide or {}):
@@ -195,10 +198,10 @@ class Contents:
         weights, crossings = (flow.weights for flow in self.flows), (flow.crossings for flow in self.flows)
         return _joined(np.float64, weights), _joined(np.float64, crossings)
 
-    def entries(self, one: Isomorphic, replicas: Replicas | None, link_copies: Short) -> Sequence[Short]:
+    def entries(self, one: Isomorphic, replicas: Replicas | None, link_copies: LinkCopies) -> Sequence[Short]:
         """The entries of the communications of *one*: flows, links, coefficients counted from 0, and times.
 
-        The links are not kept. Sets *link_copies* for links of *replicas*.
+        The links are not kept. Adds links of *replicas* to *link_copies*.
         """
         count, width = len(one.numbers), sum(len(flow.links) for flow in self.flows)
         begins = one.start + one.flows * np.arange(count, dtype=np.int32)[:, None]
@@ -214,13 +217,13 @@ class Contents:
 
 
 def _in_all_replicas(
-    entries: Sequence[Short], rank: Indices, replicas: Replicas, link_copies: Short
+    entries: Sequence[Short], rank: Indices, replicas: Replicas, link_copies: LinkCopies
 ) -> Sequence[Short]:
     """The *entries* of kept replicas, and those on cables of all replicas. *rank*: by entry a rank of the replica."""
     links = entries[1]
     on_cable = replicas.cables[links]
     inside = np.flatnonzero(~on_cable)
-    link_copies[links[inside]] = replicas.copies[rank[inside]]
+    link_copies.append((links[inside], replicas.copies[rank[inside]]))
     found = [[column[inside] for column in entries]]
     above = np.flatnonzero(on_cable)
     for own, everywhere, counts in replicas.above(rank[above], links[above].astype(np.int64)):
@@ -259,7 +262,7 @@ class WideContents(Contents):
             np.add.at(found, position, mixed(colour))
         return found
 
-    def entries(self, one: Isomorphic, replicas: Replicas | None, link_copies: Short) -> Sequence[Short]:
+    def entries(self, one: Isomorphic, replicas: Replicas | None, link_copies: LinkCopies) -> Sequence[Short]:
         """The entries on links of kept replicas, and on cables."""
         assert replicas is not None
         ranks = one.group_class.ranks[one.numbers - one.group_class.start]
@@ -273,14 +276,14 @@ class WideContents(Contents):
             flows = one.start + one.flows * row + number
             found.append(np.array([flows, there, begin + column, np.ones_like(flows)], np.int32))
             inside = ~on_cable[column]
-            link_copies[there[inside]] = copies[row[inside], position[column[inside]]]
+            link_copies.append((there[inside], copies[row[inside], position[column[inside]]]))
             begin += len(links)
         self._links.clear()
         return np.concatenate(found, axis=1)  # type: ignore[return-value]
 
 
 def _incidence(
-    pairs: Sequence[tuple[Isomorphic, Contents]], replicas: Replicas | None, link_copies: Short
+    pairs: Sequence[tuple[Isomorphic, Contents]], replicas: Replicas | None, link_copies: LinkCopies
 ) -> Incidence:
     """The incidence of all flows, from each set of isomorphic communications and its contents."""
     coefficients = [content.coefficients for _, content in pairs]

@@ -86,8 +86,9 @@ class FoldedNetwork:
         order = np.lexsort((first, key // max(1, len(self.capacity))))
         self._flow, self._row = flow[first[order]], row[first[order]]
         # bincount adds in the order of the entries
-        self._weight = np.bincount(entry, incidence.weights[coefficients], len(key))[order]
-        self._crossings = np.bincount(entry, incidence.crossings[coefficients], len(key))[order]
+        weights, crossings = incidence.weights[coefficients], incidence.crossings[coefficients]
+        self._weight = np.bincount(entry, incidence.times * weights, len(key))[order]
+        self._crossings = np.bincount(entry, incidence.times * crossings, len(key))[order]
         self._starts = np.searchsorted(self._flow, np.arange(len(self._bounds) + 1))
 
     @cached_property

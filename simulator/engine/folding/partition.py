@@ -75,7 +75,7 @@ class Partition:
             np.ones(len(ranks), np.int64) if replicas is None else replicas.copies[kept],
             flows.copies,
             flows.copies[flows.made_of],
-            flows.link_copies[self.links].astype(np.int64),
+            self._link_copies(flows),
             np.ones(len(self.hosts), np.int64),
         ]
         colours = [
@@ -85,7 +85,7 @@ class Partition:
             bandwidths,
             hashed([cluster.accelerator(host) for host in self.hosts]),
         ]
-        binding, unfilled = self._split(flows.take_incidence(), used)
+        binding, unfilled = self._split(flows.take_incidence())
         self.classes = refine(
             colours,
             [
@@ -106,10 +106,15 @@ class Partition:
             place[kept] = self.classes[RANK]
             self.classes[RANK] = place[replicas.stands_for]
 
-    def _split(self, incidence: Incidence, used: Flags) -> tuple[Incidence, Incidence]:
-        """The *incidence* with links that can be full, and with others; *used*: the links that become indices."""
-        number = np.cumsum(used, dtype=np.int32) - 1
-        np.take(number, incidence.links, out=incidence.links)
+    def _link_copies(self, flows: Flows) -> Indices:
+        copies = np.ones(len(self.links), np.int64)
+        for links, counts in flows.link_copies:
+            copies[np.searchsorted(self.links, links)] = counts
+        return copies
+
+    def _split(self, incidence: Incidence) -> tuple[Incidence, Incidence]:
+        """The *incidence* with links that can be full, and with others; links become indices."""
+        incidence.links[:] = np.searchsorted(self.links, incidence.links)
         unfilled = self.non_binding[incidence.links]
         return incidence.chosen(~unfilled), incidence.chosen(unfilled)
 
@@ -121,9 +126,8 @@ class Partition:
         flows, links, coefficients, times = (
             np.concatenate(column) for column in zip(*(one[:4] for one in found), strict=True)
         )
-        whole = parts[0]._replace(flows=flows, links=links, coefficients=coefficients, times=np.ones_like(times))
-        order = np.lexsort((coefficients, flows))
-        return whole.chosen(np.repeat(order, times[order]))
+        whole = parts[0]._replace(flows=flows, links=links, coefficients=coefficients, times=times)
+        return whole.chosen(np.lexsort((coefficients, flows)))
 
     def _with_non_binding(self, crossing: Edges) -> Indices:
         """The classes of links. Non-binding links are split by the flows on them, but they split no other class."""

@@ -262,8 +262,9 @@ class Communicator:
             return self._in_memory(self.cluster.host_of(self.devices[rank]), nbytes)
         links = [self.cluster.links[number] for number in path]
         weights = np.array([1.0 / self.transport.link_efficiency(link) for link in links])
-        alone = float((self.cluster.bandwidths[[*path]] / weights).min(initial=inf))
-        flow = Flow(np.array(path), np.ones(len(path)), np.array(path), weights, alone)
+        numbers = np.array(path, np.int64)
+        alone = float((self.cluster.bandwidths_of(numbers) / weights).min(initial=inf))
+        flow = Flow(numbers, np.ones(len(path)), numbers, weights, alone)
         step, wire = Step(_MESSAGE, nbytes), self.cluster.latency(path)
         bare = AlgorithmCandidate("copy", "copy", (PlacedStep(step, wire, (flow,), nbytes / alone),), 0.0, 1.0)
         return TransferPlan("copy", "copy", tuple(self._phases(bare)), nbytes)
