@@ -252,12 +252,13 @@ class Step:
         return self._slowest_lane(alphas + nbytes * betas)
 
     def _chain(self, alphas: Sequence[float], begin: int, end: int) -> float:
-        arrival: dict[int, float] = {}
-        for (sender, receiver), alpha in zip(self.transfers[begin:end], alphas[begin:end], strict=True):
-            here = arrival.get(sender, 0.0) + alpha
-            if here > arrival.get(receiver, 0.0):
+        ends = self.ends[begin:end]
+        arrival = [0.0] * (int(ends.max(initial=-1)) + 1)
+        for sender, receiver, alpha in zip(*ends.T.tolist(), alphas[begin:end], strict=True):
+            here = arrival[sender] + alpha
+            if here > arrival[receiver]:
                 arrival[receiver] = here
-        return max(arrival.values(), default=0.0)
+        return max(arrival, default=0.0)
 
 
 def around(rings: Sequence[Sequence[int]]) -> Transfers:

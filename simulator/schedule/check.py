@@ -151,7 +151,7 @@ def _check_held(program: Program) -> None:
 
 def _check_ops(schedule: Schedule, number: int, program: Program) -> None:
     """Raise unless the axis, coordinates, seconds, priority and server of each op are valid."""
-    ranks = np.flatnonzero(schedule.program_numbers == number)
+    ranks = schedule.ranks_of(number)
     places: dict[str, tuple[int | None, int]] = {}
     for ops, _ in program.templates():
         for place, op in enumerate(ops):

@@ -130,7 +130,7 @@ class CommunicationTable:
 
     def _messages_and_copies(self, program: int, found: Mapping[tuple[Hashable, ...], tuple[Op, ...]]) -> None:
         """Add the messages and copies *found* (by a key of `_distinct`) of the ranks of *program*."""
-        ranks = np.flatnonzero(self.program_of == program)
+        ranks = self.schedule.ranks_of(program)
         for over, ops in found.items():
             match over:
                 case ():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
@@ -240,6 +241,11 @@ class WideContents(Contents):
         super().__init__()
         self._slots = Slots(np.zeros((0, 0), np.int64))
 
+    @cached_property
+    def _places(self) -> list[tuple[Indices, Indices]]:
+        """By flow the slots of its links, and the distances from there."""
+        return [self._slots.places(flow.links) for flow in self.flows]
+
     def _distinct(self, phase: Phase, slots: Slots) -> Iterator[tuple[Hashable, Flow, Indices]]:
         self._slots = slots
         count: Counter[Hashable] = Counter()
@@ -251,9 +257,9 @@ class WideContents(Contents):
     def crossed(self, partners: int, cables: Flags) -> Colours:
         """By position in the group of *partners*, a colour of the links of its server that the flows cross."""
         found: Colours = np.zeros(partners, np.uint64)
-        for number, (flow, links) in enumerate(zip(self.flows, self._links, strict=True)):
-            inside = np.flatnonzero(~cables[links])
-            slot, distance = self._slots.places(links[inside])
+        for number, (flow, (slot, distance)) in enumerate(zip(self.flows, self._places, strict=True)):
+            inside = np.flatnonzero(~cables[flow.links])
+            slot, distance = slot[inside], distance[inside]
             column, position = np.divmod(slot, partners)
             colour = mixed(flow.weights[inside].view(np.uint64))
             colour ^= flow.crossings[inside].view(np.uint64)
@@ -268,8 +274,7 @@ class WideContents(Contents):
         ranks = one.group_class.ranks[one.numbers - one.group_class.start]
         kept, copies, begin = replicas.kept[ranks], replicas.copies[ranks], 0
         found = [np.zeros((4, 0), np.int32)]
-        for number, links in enumerate(self._links):
-            slot, distance = self._slots.places(links)
+        for number, (links, (slot, distance)) in enumerate(zip(self._links, self._places, strict=True)):
             position, on_cable = slot % ranks.shape[1], replicas.cables[links]
             row, column = np.nonzero(kept[:, position] | on_cable)
             there = self._slots.at(row, slot[column]) + distance[column]
@@ -279,6 +284,7 @@ class WideContents(Contents):
             link_copies.append((there[inside], copies[row[inside], position[column[inside]]]))
             begin += len(links)
         self._links.clear()
+        del self._places
         return np.concatenate(found, axis=1)  # type: ignore[return-value]
 
 
