@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from clustersim.scenarios.specification.specification import Specification
 from clustersim.scenarios.specification.training import PrecisionByOperator, Training
 from clustersim.simulator.hardware.accelerator import Accelerator, Software

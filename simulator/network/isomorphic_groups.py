@@ -91,11 +91,13 @@ class DeviceSlots(Slots):
         self._regularity, self._devices, self._lacking = regularity, devices, lacking
 
     def of(self, group: int) -> Indices:
+        """Return all slots of *group*."""
         lacking, devices = self._lacking[:, group].tolist(), self._devices[group]
         none = np.full(len(devices), -1)
         return np.concatenate([none if lacks else self._set(one, devices) for one, lacks in enumerate(lacking)])
 
     def at(self, groups: Indices, slots: Indices) -> Indices:
+        """Return for each of *slots*, by index, its link in the group at its place in *groups*."""
         number, position = np.divmod(slots, self._devices.shape[1])
         found = np.empty_like(slots)
         for one in distinct(number).tolist():
@@ -105,6 +107,7 @@ class DeviceSlots(Slots):
         return found
 
     def each(self, slots: Indices) -> Indices:
+        """Return the *slots* of every group, of shape ``(groups, slots)``."""
         number, position = np.divmod(slots, self._devices.shape[1])
         found = np.empty((len(slots), len(self._devices)), np.int64)
         for slot, (one, place) in enumerate(zip(number.tolist(), position.tolist(), strict=True)):
@@ -112,6 +115,7 @@ class DeviceSlots(Slots):
         return found.T
 
     def some(self, groups: Indices) -> Slots:
+        """Return the slots of *groups* alone."""
         return DeviceSlots(self._regularity, self._devices[groups], self._lacking[:, groups])
 
     def _set(self, number: int, devices: Indices) -> Indices:
@@ -237,8 +241,8 @@ def _hashed(regularity: Regularity, groups: Indices, *, whole: bool) -> tuple[Co
     hashes = of_positions(together * count + own, 0)
     lacking = [spread, *[~spread] * (regularity.out.shape[1] + regularity.back.shape[1])]
     met = _all_equal(server)
-    for level, (switch, *links) in enumerate(regularity.chain(groups)):
-        links, beyond = links[: 1 + (level > 0)], met & (level > 0 or not whole)
+    for level, (switch, down, up) in enumerate(regularity.chain(groups)):
+        links, beyond = [down, up][: 1 + (level > 0)], met & (level > 0 or not whole)
         lacking += [beyond] * len(links)
         if not beyond.all():
             known = regularity.link_class[links[0]].astype(np.int64)

@@ -193,9 +193,7 @@ def _alike(cluster: Cluster, nodes: Sequence[Sequence[int]], numbers: Indices) -
 class _Passage:
     """How rings pass server *number* of *nodes*, the positions of *devices* in each server."""
 
-    def __init__(
-        self, cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]], number: int
-    ) -> None:
+    def __init__(self, cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]], number: int) -> None:
         self._cluster, self._devices = cluster, [devices[position] for position in nodes[number]]
         self._elsewhere = devices[nodes[number - 1][0]]
         self._nic = _nics(cluster, self._devices, self._elsewhere)

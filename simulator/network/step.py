@@ -256,8 +256,7 @@ class Step:
         arrival = [0.0] * (int(ends.max(initial=-1)) + 1)
         for sender, receiver, alpha in zip(*ends.T.tolist(), alphas[begin:end], strict=True):
             here = arrival[sender] + alpha
-            if here > arrival[receiver]:
-                arrival[receiver] = here
+            arrival[receiver] = max(arrival[receiver], here)
         return max(arrival, default=0.0)
 
 

@@ -136,8 +136,7 @@ class Network:
         return self.begin + len(self.switches) - 1
 
     def plug(self, ports: Sequence[Port] | Indices, switch: int | Indices) -> None:
-        """Connect each of *ports* (ports, or their numbers) to *switch*, or to its own of several, by the port's link.
-        """
+        """Connect *ports* (ports, or their numbers) by their links to *switch*, or each to its own of several."""
         if not isinstance(ports, np.ndarray):
             ports = np.array([port.number for port in ports], np.int64)
         nics, which, switches = self.ports.nic[ports], self.ports.which[ports], np.broadcast_to(switch, ports.shape)

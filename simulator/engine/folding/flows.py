@@ -257,9 +257,9 @@ class WideContents(Contents):
     def crossed(self, partners: int, cables: Flags) -> Colours:
         """By position in the group of *partners*, a colour of the links of its server that the flows cross."""
         found: Colours = np.zeros(partners, np.uint64)
-        for number, (flow, (slot, distance)) in enumerate(zip(self.flows, self._places, strict=True)):
+        for number, (flow, places) in enumerate(zip(self.flows, self._places, strict=True)):
             inside = np.flatnonzero(~cables[flow.links])
-            slot, distance = slot[inside], distance[inside]
+            slot, distance = (column[inside] for column in places)
             column, position = np.divmod(slot, partners)
             colour = mixed(flow.weights[inside].view(np.uint64))
             colour ^= flow.crossings[inside].view(np.uint64)
