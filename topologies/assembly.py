@@ -17,7 +17,7 @@ import numpy as np
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, Numbering
 from clustersim.simulator.hardware.links import Link
-from clustersim.simulator.hardware.topology import NONE, Numbered, Topology, VertexNames, Vertices, sorted_topology
+from clustersim.simulator.hardware.topology import NO_LINKS, NONE, Numbered, Topology, VertexNames, Vertices, sorted_topology
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.topologies.fabrics._network import FabricRouter, Network, Port, Ports, Routing, Tree
 from clustersim.topologies.nodes._server import Wiring
@@ -102,13 +102,13 @@ def _topology(templates: Sequence[ServerTemplate], network: Network | None) -> T
     vertices = Vertices(
         words, kind, nodes, node, tables.accelerators.values, accelerator, Numbered(words, kind, number)
     )
-    links = [template.links(tables) for template in templates]
+    several, added = [template.links(tables) for template in templates], NO_LINKS
+    source, target, which = several[0] if len(several) == 1 else map(np.concatenate, zip(*several, strict=True))
     if network:
-        distinct, source, target, which = network.links
+        distinct, *ends, own = network.links
         renumbered = np.array([tables.links.number(link) for link in distinct], np.int32)
-        links.append((source.astype(np.int32), target.astype(np.int32), renumbered[which]))
-    source, target, which = (np.concatenate(column) for column in zip(*links, strict=True))
-    return sorted_topology(vertices, tables.links.values, source, target, which)
+        added = ends[0], ends[1], renumbered[own]
+    return sorted_topology(vertices, tables.links.values, added, (source, target, which))
 
 
 class Routes:

@@ -164,6 +164,8 @@ class Cluster:
     def numbers(self, devices: Sequence[str]) -> Indices:
         """Return the numbers of *devices* in `Cluster.devices`."""
         if isinstance(devices, NamesOf) and devices.names is self.vertices.names:
+            if np.array_equal(devices.vertices, self._device_vertices[: len(devices)]):
+                return np.arange(len(devices))
             numbers = self._numbers_of_vertices[devices.vertices]
             if (numbers != NONE).all():
                 return numbers

@@ -266,28 +266,31 @@ class Topology:
         return row
 
 
-def sorted_topology(
-    vertices: Vertices, distinct: Sequence[Link], source: Numbers, target: Numbers, which: Numbers
-) -> Topology:
-    """Return the topology of links in any order. *which*: for each link, its place in *distinct*.
+LinkColumns = tuple[Numbers, Numbers, Numbers]
+"""By link: its source vertex, its target vertex, and its place among the distinct links."""
 
-    Those of servers, nearly all, come in order: the others are sorted and put between them.
+NO_LINKS: LinkColumns = (np.zeros(0, np.int32),) * 3
+
+
+def sorted_topology(
+    vertices: Vertices, distinct: Sequence[Link], links: LinkColumns, ascending: LinkColumns = NO_LINKS
+) -> Topology:
+    """Return the topology of *links* in any order and of those that are *ascending* by source already.
+
+    Of one vertex the ascending links come first.
     """
-    falls = np.flatnonzero(source[1:] < source[:-1])[:1] + 1
-    ascending, other = np.split(source, falls)[0], np.split(source, falls)[1:]
-    if not other:
-        return Topology(vertices, Links(tuple(distinct), which), source, target)
-    order = np.argsort(other[0], kind="stable")
-    place = np.searchsorted(ascending, other[0][order], side="right") + np.arange(len(order))
-    before = np.ones(len(source), np.bool_)
+    order = np.argsort(links[0], kind="stable")
+    place = np.searchsorted(ascending[0], links[0][order], side="right") + np.arange(len(order))
+    before = np.ones(len(ascending[0]) + len(order), np.bool_)
     before[place] = False
 
-    def merged(values: Numbers) -> Numbers:
-        found = np.empty_like(values)
-        found[before], found[place] = values[: len(ascending)], values[len(ascending) :][order]
+    def merged(first: Numbers, others: Numbers) -> Numbers:
+        found = np.empty(len(before), others.dtype)
+        found[before], found[place] = first, others[order]
         return found
 
-    return Topology(vertices, Links(tuple(distinct), merged(which)), merged(source), merged(target))
+    source, target, which = map(merged, ascending, links)
+    return Topology(vertices, Links(tuple(distinct), which), source, target)
 
 
 class Ends(Sequence[tuple[str, str]]):

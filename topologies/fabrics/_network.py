@@ -14,8 +14,9 @@ from itertools import pairwise
 from typing import Literal, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
-from clustersim.simulator.hardware.hashing import Indices, Numbering, distinct, mixed
+from clustersim.simulator.hardware.hashing import Indices, Numbering, Numbers, distinct, mixed
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
@@ -115,7 +116,7 @@ class Network:
         self._kinds_below: dict[int, set[str]] = {}
         self._links: Numbering[Link] = Numbering(ports.links)
         self._cables: dict[tuple[str, float], int] = {}
-        self._added: list[Indices] = [np.zeros((3, 0), np.int64)]
+        self._added: list[NDArray[np.int32]] = [np.zeros((3, 0), np.int32)]
 
     @property
     def starts(self) -> Indices:
@@ -143,7 +144,7 @@ class Network:
         kinds, count = [link.kind for link in self.ports.links], len(self.ports.links)
         for pair in distinct(switches * count + which).tolist():
             self._kinds_below.setdefault(pair // count, set()).add(kinds[pair % count])
-        self._added += [np.array([nics, switches, which]), np.array([switches, nics, which])]
+        self._added += [np.array(column, np.int32) for column in ((nics, switches, which), (switches, nics, which))]
 
     def join(self, a: int, b: int, bandwidth: float) -> None:
         """Join two switches, each way, by cables of *bandwidth* in all (bytes/s).
@@ -157,16 +158,16 @@ class Network:
             cable = replace(self.cable, kind=kind, bandwidth=bandwidth)
             self._cables[kind, bandwidth] = self._links.number(cable)
         which = self._cables[kind, bandwidth]
-        self._added.append(np.array([(a, b), (b, a), (which, which)], np.int64))
+        self._added.append(np.array([(a, b), (b, a), (which, which)], np.int32))
 
     @property
-    def links(self) -> tuple[tuple[Link, ...], Indices, Indices, Indices]:
+    def links(self) -> tuple[tuple[Link, ...], Numbers, Numbers, Numbers]:
         """The distinct links; then the source, target and place among the distinct links of every added link.
 
         Raises `ClusterError` if two links lead from one vertex to another.
         """
         source, target, which = np.concatenate(self._added, axis=1)
-        pairs = np.sort(source * (self.begin + len(self.switches)) + target)
+        pairs = np.sort(source.astype(np.int64) * (self.begin + len(self.switches)) + target)
         twice = pairs[1:][pairs[1:] == pairs[:-1]]
         if len(twice):
             a, b = divmod(int(twice[0]), self.begin + len(self.switches))
