@@ -17,14 +17,22 @@ import numpy as np
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, Numbering
 from clustersim.simulator.hardware.links import Link
-from clustersim.simulator.hardware.topology import NO_LINKS, NONE, Numbered, Topology, VertexNames, Vertices, sorted_topology
+from clustersim.simulator.hardware.topology import (
+    NO_LINKS,
+    NONE,
+    Numbered,
+    Topology,
+    VertexNames,
+    Vertices,
+    sorted_topology,
+)
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.topologies.fabrics._network import FabricRouter, Network, Port, Ports, Routing, Tree
 from clustersim.topologies.nodes._server import Wiring
 from clustersim.topologies.regularity import KindTables, ServerTemplate
 
 if TYPE_CHECKING:
-    from clustersim.simulator.hardware.topology import Regularity
+    from clustersim.simulator.hardware.regularity import Regularity
 
 Fabric = Callable[[Network], FabricRouter]
 

@@ -14,7 +14,8 @@ from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, Numbering, Numbers, distinct, firsts, hashed
 from clustersim.simulator.hardware.links import Link
-from clustersim.simulator.hardware.topology import NONE, Chains, Regularity, Topology
+from clustersim.simulator.hardware.regularity import Chains, Regularity
+from clustersim.simulator.hardware.topology import NONE, Topology
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.topologies.fabrics._network import Ports, Tree
 from clustersim.topologies.nodes._server import Wiring

@@ -367,8 +367,7 @@ class Representatives:
         assert isinstance(name, tuple)
         row = self._axes[op.over] * len(self.schedule.programs) + name[1][0]
         if (id(plan), row) not in self._plans:
-            phases = (
-                replace(one, flows=tuple(replace(flow, rows=(row,)) for flow in one.flows)) for one in plan.phases
-            )
+            rows = np.array([row])
+            phases = (replace(one, flows=tuple(replace(flow, rows=rows) for flow in one.flows)) for one in plan.phases)
             self._plans[id(plan), row] = replace(plan, phases=tuple(phases))
         return self._plans[id(plan), row]

@@ -25,7 +25,7 @@ from clustersim.simulator.reading.errors import ClusterError
 if TYPE_CHECKING:
     import networkx as nx
 
-    from clustersim.simulator.hardware.topology import Regularity
+    from clustersim.simulator.hardware.regularity import Regularity
 
 __all__ = ["Cluster", "Link", "Router"]
 

@@ -171,7 +171,7 @@ class GroupTopology:
         if id(on) not in self._kinds:
             links = self.cluster.links
             which = links.which[on.links]
-            used = distinct(which)
+            used = distinct(which.astype(np.int64))
             kinds = [links.distinct[place] for place in used.tolist()]
             self._kinds[id(on)] = kinds, np.searchsorted(used, which), self.cluster.bandwidths_of(on.links)
         return self._kinds[id(on)]

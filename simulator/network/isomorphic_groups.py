@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Colours, Indices, distinct, of_positions
-from clustersim.simulator.hardware.topology import Regularity
+from clustersim.simulator.hardware.regularity import Regularity
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.network.routes import connection, paths
 from clustersim.simulator.network.step import Transfer
@@ -48,7 +48,7 @@ class Slots:
 
     def of(self, group: int) -> Indices:
         """Return all slots of *group*."""
-        return self._links[group]
+        return np.asarray(self._links[group])
 
     def at(self, groups: Indices, slots: Indices) -> Indices:
         """Return for each of *slots*, by index, its link in the group at its place in *groups*."""
@@ -158,14 +158,14 @@ class Placements:
         if groups.shape[1] < 2:
             return Placement(np.zeros(len(groups), np.int64), Slots(np.zeros((len(groups), 0), np.int64)))
         if self.cluster.regularity is not None:
-            hashes, slots = self._hashes(self.cluster.regularity, groups)
-            distinct, which = np.unique(hashes, return_inverse=True)
-            numbers = [self._number((groups.shape[1], one)) for one in distinct.tolist()]
-            return Placement(np.array(numbers, np.int64)[which], slots)
-        found = [self._isomorphism(shape(number), tuple(group)) for number, group in enumerate(groups.tolist())]
-        most = max((len(links) for _, links in found), default=0)
-        slots = np.array([[*links, *[-1] * (most - len(links))] for _, links in found], np.int64)
-        return Placement(np.array([pattern for pattern, _ in found], np.int64), Slots(slots.reshape(len(found), most)))
+            hashes, found = self._hashes(self.cluster.regularity, groups)
+            different, which = np.unique(hashes, return_inverse=True)
+            numbers = [self._number((groups.shape[1], one)) for one in different.tolist()]
+            return Placement(np.array(numbers, np.int64)[which], found)
+        each = [self._isomorphism(shape(number), tuple(group)) for number, group in enumerate(groups.tolist())]
+        most = max((len(links) for _, links in each), default=0)
+        slots = np.array([[*links, *[-1] * (most - len(links))] for _, links in each], np.int64)
+        return Placement(np.array([pattern for pattern, _ in each], np.int64), Slots(slots.reshape(len(each), most)))
 
     def of_paths(self, paths: Sequence[tuple[int, ...]]) -> Placement:
         """Return the placement of transfers by the links of each, on a cluster of any structure."""

@@ -14,7 +14,7 @@ import numpy as np
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, distinct
 from clustersim.simulator.hardware.links import Floats, Link, is_tcp
-from clustersim.simulator.hardware.topology import Regularity
+from clustersim.simulator.hardware.regularity import Regularity
 from clustersim.simulator.network.step import Step
 from clustersim.simulator.network.transport import NET, NVLINK, PCI, GroupProperties, link_class
 from clustersim.simulator.reading.dataclass import dataclass

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.links import Link
-from clustersim.simulator.hardware.topology import NONE, Regularity
+from clustersim.simulator.hardware.regularity import Regularity
+from clustersim.simulator.hardware.topology import NONE
 from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.topologies import cluster

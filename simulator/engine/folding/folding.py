@@ -88,7 +88,7 @@ class FoldedNetwork:
         # bincount adds in the order of the entries
         weights, crossings = incidence.weights[coefficients], incidence.crossings[coefficients]
         self._weight = np.bincount(entry, incidence.times * weights, len(key))[order]
-        self._crossings = np.bincount(entry, incidence.times * crossings, len(key))[order]
+        self._crossings = np.bincount(entry, incidence.times * crossings, len(key))[order].astype(np.float64)
         self._starts = np.searchsorted(self._flow, np.arange(len(self._bounds) + 1))
 
     @cached_property
@@ -106,10 +106,10 @@ class FoldedNetwork:
         """The aggregate of all flows of the class *number*."""
         if number not in self._made:
             own = slice(self._starts[number], self._starts[number + 1])
-            row, weight, crossings = self._row[own], self._weight[own], self._crossings[own]
-            rows, weights, bound = row[self._kept[row]], weight[self._kept[row]], self._bounds[number]
+            row, kept, bound = self._row[own], self._kept[self._row[own]], self._bounds[number]
+            rows, weights = row[kept], self._weight[own][kept]
             alone = float((self._capacities[rows] / weights).min(initial=bound))
-            self._made[number] = Flow(self._links[row], crossings, rows, weights, alone, bound)
+            self._made[number] = Flow(self._links[row], self._crossings[own], rows, weights, alone, bound)
         return self._made[number]
 
 

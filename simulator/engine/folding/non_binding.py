@@ -68,7 +68,7 @@ def non_binding(cluster: Cluster, efficiency: Efficiency) -> Indices:
     reached = (level[v] != NONE) & (level[u] != NONE)
     cables, v, u = topology.cables[reached], v[reached], u[reached]
     others = np.where(level[u] > level[v], into[v], out[u])
-    return cables[others - carried(_reverse(topology, cables)) <= carried(cables) * (1 + ROUNDING)]
+    return np.asarray(cables[others - carried(_reverse(topology, cables)) <= carried(cables) * (1 + ROUNDING)])
 
 
 def _levels(topology: Topology) -> Indices:
