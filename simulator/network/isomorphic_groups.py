@@ -109,10 +109,12 @@ class DeviceSlots(Slots):
     def each(self, slots: Indices) -> Indices:
         """Return the *slots* of every group, of shape ``(groups, slots)``."""
         number, position = np.divmod(slots, self._devices.shape[1])
-        found = np.empty((len(slots), len(self._devices)), np.int64)
-        for slot, (one, place) in enumerate(zip(number.tolist(), position.tolist(), strict=True)):
-            found[slot] = np.where(self._lacking[one], -1, self._set(one, self._devices[:, place]))
-        return found.T
+        found = np.empty((len(self._devices), len(slots)), np.int64)
+        for one in distinct(number).tolist():
+            here = np.flatnonzero(number == one)
+            own = self._set(one, self._devices[:, position[here]])
+            found[:, here] = np.where(self._lacking[one][:, None], -1, own)
+        return found
 
     def some(self, groups: Indices) -> Slots:
         """Return the slots of *groups* alone."""
