@@ -250,8 +250,8 @@ class SimulationRun:
 
 def _links_of(flows: Sequence[Flow]) -> FlowLinks:
     sizes = [len(flow.links) for flow in flows]
-    links = np.fromiter((link for flow in flows for link in flow.links), np.int64, sum(sizes))
-    crossings = np.fromiter((number for flow in flows for number in flow.crossings), np.float64, sum(sizes))
+    links = np.concatenate([np.zeros(0, np.int64), *(flow.links for flow in flows)])
+    crossings = np.concatenate([np.zeros(0), *(flow.crossings for flow in flows)])
     return FlowLinks(np.cumsum([0, *sizes]), links, crossings)
 
 

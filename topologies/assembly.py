@@ -17,14 +17,22 @@ import numpy as np
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, Numbering
 from clustersim.simulator.hardware.links import Link
-from clustersim.simulator.hardware.topology import NONE, Numbered, Topology, VertexNames, Vertices, sorted_topology
+from clustersim.simulator.hardware.topology import (
+    NO_LINKS,
+    NONE,
+    Numbered,
+    Topology,
+    VertexNames,
+    Vertices,
+    sorted_topology,
+)
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.topologies.fabrics._network import FabricRouter, Network, Port, Ports, Routing, Tree
 from clustersim.topologies.nodes._server import Wiring
 from clustersim.topologies.regularity import KindTables, ServerTemplate
 
 if TYPE_CHECKING:
-    from clustersim.simulator.hardware.topology import Regularity
+    from clustersim.simulator.hardware.regularity import Regularity
 
 Fabric = Callable[[Network], FabricRouter]
 
@@ -94,21 +102,21 @@ def _topology(templates: Sequence[ServerTemplate], network: Network | None) -> T
     tables = KindTables(Numbering(), Numbering(), Numbering())
     switches = network.switches if network else []
     columns = [template.vertices(tables) for template in templates]
-    kinds = np.array([tables.kinds.number(kind) for kind, _ in switches], np.int64)
-    nothing = np.full(len(switches), NONE)
-    columns.append((kinds, np.array([number for _, number in switches], np.int64), nothing, nothing))
+    kinds = np.array([tables.kinds.number(kind) for kind, _ in switches], np.int32)
+    nothing = np.full(len(switches), NONE, np.int32)
+    columns.append((kinds, np.array([number for _, number in switches], np.int32), nothing, nothing))
     kind, number, node, accelerator = (np.concatenate(column) for column in zip(*columns, strict=True))
     words, nodes = tables.kinds.values, range(int(node.max(initial=NONE)) + 1)
     vertices = Vertices(
         words, kind, nodes, node, tables.accelerators.values, accelerator, Numbered(words, kind, number)
     )
-    links = [template.links(tables) for template in templates]
+    several, added = [template.links(tables) for template in templates], NO_LINKS
+    source, target, which = several[0] if len(several) == 1 else map(np.concatenate, zip(*several, strict=True))
     if network:
-        distinct, source, target, which = network.links
-        renumbered = np.array([tables.links.number(link) for link in distinct], np.int64)
-        links.append((source, target, renumbered[which]))
-    source, target, which = (np.concatenate(column) for column in zip(*links, strict=True))
-    return sorted_topology(vertices, tables.links.values, source, target, which)
+        distinct, *ends, own = network.links
+        renumbered = np.array([tables.links.number(link) for link in distinct], np.int32)
+        added = ends[0], ends[1], renumbered[own]
+    return sorted_topology(vertices, tables.links.values, added, (source, target, which))
 
 
 class Routes:

@@ -12,9 +12,10 @@ import numpy as np
 
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.hashing import Indices, Numbering, hashed, mixed
+from clustersim.simulator.hardware.hashing import Indices, Numbering, Numbers, distinct, firsts, hashed
 from clustersim.simulator.hardware.links import Link
-from clustersim.simulator.hardware.topology import NONE, Regularity, Topology
+from clustersim.simulator.hardware.regularity import Chains, Regularity
+from clustersim.simulator.hardware.topology import NONE, Topology
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.topologies.fabrics._network import Ports, Tree
 from clustersim.topologies.nodes._server import Wiring
@@ -30,31 +31,26 @@ def regularity(
     None if servers of one template differ, because the fabric has given some of their vertices more links than others.
     """
     groups = _server_groups(cluster.topology, templates, plugs=tree is not None)
-    chains = (
-        _chains(cluster.topology, ports, tree) if tree else _Chains(*[np.zeros((len(ports) or 1, 0), np.int64)] * 3)
-    )
+    chains = _chains(cluster.topology, ports, tree) if tree else Chains(0, 0, *[np.zeros(0, np.int64)] * 5)
     if groups is None or chains is None:
         return None
-    devices = [_DeviceTemplate(group, vertex) for word in DEVICES for group in groups for vertex in group.of_kind(word)]
-    which, server = _instances(groups, devices)
-    node, local, nics, port, width, base = np.array([one.numbers for one in devices], np.int64)[which].T
-    first, link_class = (base + width * server)[:, None], cluster.links.which
-    relative = _padded([one.out for one in devices])[which], _padded([one.back for one in devices])[which]
-    out, back = (np.where(links == NONE, NONE, first + links) for links in relative)
-    description = hashed([one.description for one in devices])[which].astype(np.int64)
-    leaves_by = port + nics * server
+    parts = [_Part(group, vertex) for word in DEVICES for group in groups for vertex in group.of_kind(word)]
+    part, server = _instances(groups, parts)
+    base = np.concatenate([group.base + group.width * np.arange(group.template.count) for group in groups])
+    template = _template_ids(groups, cluster.links.which)
+    out, back = _padded([one.out for one in parts]), _padded([one.back for one in parts])
     return Regularity(
-        server=node + server,
-        local=local,
+        server=server,
+        part=part,
+        base=base,
+        template=template,
+        local=np.array([one.local for one in parts], np.int64),
         out=out,
         back=back,
-        uplink=_uplinks(link_class, description, out, back),
-        switch=chains.switch[leaves_by],
-        down=chains.down[leaves_by],
-        up=chains.up[leaves_by],
-        base=np.concatenate([group.base + group.width * np.arange(group.template.count) for group in groups]),
-        template=_template_ids(groups, link_class),
-        link_class=link_class,
+        port=np.array([one.port for one in parts], np.int64).reshape(len(parts), 2),
+        uplink=_uplinks(cluster.links.which, parts, base[firsts(template)], np.concatenate([out, back], axis=1)),
+        chains=chains,
+        link_class=cluster.links.which,
     )
 
 
@@ -108,31 +104,31 @@ class ServerTemplate:
         """By vertex the number of links of the wiring that leave it."""
         return np.array([len(self.wiring.links[name]) for name in self.names], np.int64)
 
-    def vertices(self, tables: KindTables) -> tuple[Indices, Indices, Indices, Indices]:
+    def vertices(self, tables: KindTables) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Return arrays over all vertices, server after server: kind, number within the kind, node, accelerator."""
         kinds = list(self.wiring.vertices.values())
-        begin = np.array([self.first.get(kind, 0) for kind in kinds], np.int64)
-        own = np.array([int(name.rpartition(" ")[2]) for name in self.names], np.int64)
-        each = np.array([self.each[kind] for kind in kinds], np.int64)
+        begin = np.array([self.first.get(kind, 0) for kind in kinds], np.int32)
+        own = np.array([int(name.rpartition(" ")[2]) for name in self.names], np.int32)
+        each = np.array([self.each[kind] for kind in kinds], np.int32)
         computes = [self.wiring.accelerator(name) for name in self.names]
         places = [NONE if one is None else tables.accelerators.number(one) for one in computes]
         return (
-            np.tile(np.array([tables.kinds.number(kind) for kind in kinds], np.int64), self.count),
-            (begin + own + each * self.servers).ravel(),
-            np.repeat(self.node + np.arange(self.count), self.size),
-            np.tile(np.array(places, np.int64), self.count),
+            np.tile(np.array([tables.kinds.number(kind) for kind in kinds], np.int32), self.count),
+            (begin + own + each * self.servers.astype(np.int32)).ravel(),
+            np.repeat(np.arange(self.node, self.node + self.count, dtype=np.int32), self.size),
+            np.tile(np.array(places, np.int32), self.count),
         )
 
-    def links(self, tables: KindTables) -> tuple[Indices, Indices, Indices]:
+    def links(self, tables: KindTables) -> tuple[Numbers, Numbers, Numbers]:
         """Return arrays over all links, server after server: source vertex, target vertex, number of the `Link`."""
         ends = [(self.place[a], self.place[b]) for a in self.names for b in self.wiring.links[a]]
-        source, target = np.array(ends, np.int64).reshape(len(ends), 2).T
+        source, target = np.array(ends, np.int32).reshape(len(ends), 2).T
         which = [tables.links.number(link) for a in self.names for link in self.wiring.links[a].values()]
-        begin = self.vertex + self.size * self.servers
+        begin = (self.vertex + self.size * self.servers).astype(np.int32)
         return (
             (begin + source).ravel(),
             (begin + target).ravel(),
-            np.tile(np.array(which, np.int64), self.count),
+            np.tile(np.array(which, np.int32), self.count),
         )
 
     @cached_property
@@ -218,7 +214,7 @@ def _server_groups(topology: Topology, templates: Sequence[ServerTemplate], *, p
 
 
 @dataclass(frozen=True)
-class _DeviceTemplate:
+class _Part:
     """A device of the wiring, *vertex*. Every server of *group* has one instance of it."""
 
     group: _Servers
@@ -249,23 +245,28 @@ class _DeviceTemplate:
         return wiring.accelerator(self.vertex), tuple(wiring.vertices[vertex] for vertex in self._path)
 
     @property
-    def numbers(self) -> tuple[int, ...]:
-        """(node, place in it, NICs of a server, port, links of a server, first link) of its first instance."""
-        group, template = self.group, self.group.template
-        nics = template.wiring.nics
-        port = template.port + (nics.index(self._path[-1]) if self._path else 0)
-        return template.node, template.place[self.vertex], len(nics), port, group.width, group.base
+    def local(self) -> int:
+        """Its number in the server."""
+        return self.group.template.place[self.vertex]
+
+    @property
+    def port(self) -> tuple[int, int]:
+        """The port of its NIC in server 0, were that of this template too, and by how much it grows with servers."""
+        template, nics = self.group.template, self.group.template.wiring.nics
+        own = nics.index(self._path[-1]) if self._path else 0
+        return template.port + own - len(nics) * template.node, len(nics)
 
 
-def _instances(groups: Sequence[_Servers], devices: Sequence[_DeviceTemplate]) -> tuple[Indices, Indices]:
-    """By device the number of its template, and of its server in that template: GPUs in order, then hosts."""
+def _instances(groups: Sequence[_Servers], parts: Sequence[_Part]) -> tuple[Indices, Indices]:
+    """By device the number of its part, and of its server: GPUs in order, then hosts."""
     found, begin = [np.zeros((2, 0), np.int64)], 0
-    for count, own in ((group.template.count, len(group.of_kind(word))) for word in DEVICES for group in groups):
-        found.append(np.stack([np.tile(begin + np.arange(own), count), np.repeat(np.arange(count), own)]))
+    for group, own in ((group, len(group.of_kind(word))) for word in DEVICES for group in groups):
+        node, count = group.template.node, group.template.count
+        found.append(np.stack([np.tile(begin + np.arange(own), count), np.repeat(node + np.arange(count), own)]))
         begin += own
-    assert begin == len(devices)
-    which, server = np.concatenate(found, axis=1)
-    return which, server
+    assert begin == len(parts)
+    part, server = np.concatenate(found, axis=1)
+    return part, server
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Indices:
@@ -274,16 +275,23 @@ def _padded(rows: Sequence[Sequence[int]]) -> Indices:
     return np.array([[*row, *[NONE] * (longest - len(row))] for row in rows], np.int64).reshape(len(rows), longest)
 
 
-def _uplinks(link_class: Indices, description: Indices, out: Indices, back: Indices) -> Indices:
-    """By device a number; equal for devices of equal *description* with links *out* and *back* of equal classes."""
-    links = np.concatenate([out, back], axis=1)
-    classes = np.where(links == NONE, NONE, link_class[links])
-    columns = np.concatenate([description[:, None], classes], axis=1).astype(np.uint64)
-    salt = mixed(np.arange(columns.shape[1], dtype=np.uint64))
-    return np.unique(mixed(columns ^ salt).sum(axis=1), return_inverse=True)[1]
+def _uplinks(link_class: Numbers, parts: Sequence[_Part], base: Indices, distances: Indices) -> Indices:
+    """By template and part a number; equal for parts of equal description with links of equal classes out and back.
+
+    *base*: the first link of the first server of each template. *distances*: by part its links, from there.
+    """
+    description = hashed([one.description for one in parts])
+    missing = distances == NONE
+    columns = [np.broadcast_to(description, (len(base), len(parts))).astype(np.int64)]
+    for distance, none in zip(distances.T, missing.T, strict=True):
+        # parts of other templates have distances that may lead beyond the last link
+        links = np.minimum(base[:, None] + distance, len(link_class) - 1)
+        columns.append(np.where(none, NONE, link_class[links]))
+    rows = np.stack(columns, axis=-1).reshape(-1, len(columns))
+    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(len(base), len(parts))
 
 
-def _template_ids(groups: Sequence[_Servers], link_class: Indices) -> Indices:
+def _template_ids(groups: Sequence[_Servers], link_class: Numbers) -> Indices:
     """By server a number that is equal for servers of one template whose links have equal classes, one by one."""
     found, known = [], 0
     for group in groups:
@@ -298,46 +306,29 @@ def _template_ids(groups: Sequence[_Servers], link_class: Indices) -> Indices:
     return np.concatenate(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chains:
-    """By port and level: the vertex of the switch, and the numbers of the links down from it and up to it."""
-
-    switch: Indices
-    down: Indices
-    up: Indices
-
-
-def _chains(topology: Topology, ports: Ports, tree: Tree) -> _Chains | None:
-    """The chains of *ports*. None if they differ in length."""
-    switch = np.array(tree.leaf_of, np.int64)
-    plugged = _plugged(topology, ports, switch)
-    if plugged is None:
+def _chains(topology: Topology, ports: Ports, tree: Tree) -> Chains | None:
+    """The chains of *ports*. None if they differ in length, or if a switch has another link into a server."""
+    first = int(topology.source[topology.leaving_fabric[:1]].max(initial=0))
+    links, count = topology.leaving_fabric, len(topology.vertices) - first
+    source, target = topology.source[links] - first, topology.target[links]
+    leaf, into = np.asarray(tree.leaf_of, np.int64), np.flatnonzero(topology.vertices.node[target] != NONE)
+    link_to = np.full(first, NONE)
+    link_to[target[into]] = links[into]
+    plugged = link_to[ports.nic]
+    if len(into) != len(ports) or (plugged == NONE).any() or not np.array_equal(topology.source[plugged], leaf):
         return None
-    above = np.full(len(topology.vertices), NONE)
-    above[list(tree.above)] = list(tree.above.values())
-    up, down = np.full_like(above, NONE), np.full_like(above, NONE)
-    upward = np.flatnonzero(above[topology.source] == topology.target)
-    downward = np.flatnonzero(above[topology.target] == topology.source)
-    up[topology.source[upward]], down[topology.target[downward]] = upward, downward
-    levels = [(switch, plugged, np.full_like(switch, NONE))]
-    while (above[switch] != NONE).any():
-        if (above[switch] == NONE).any():
+    above, up, down = (np.full(count, NONE) for _ in range(3))
+    above[np.array([*tree.above], np.int64) - first] = list(tree.above.values())
+    upward, downward = (above[source] == target), np.flatnonzero(target >= first)
+    up[source[upward]] = links[upward]
+    downward = downward[above[target[downward] - first] - first == source[downward]]
+    down[target[downward] - first] = links[downward]
+    levels, switch = 1, distinct(leaf)
+    while (above[switch - first] != NONE).any():
+        if (above[switch - first] == NONE).any():
             return None
-        levels.append((above[switch], down[switch], up[switch]))
-        switch = above[switch]
-    return _Chains(*(np.stack(columns, axis=1) for columns in zip(*levels, strict=True)))
-
-
-def _plugged(topology: Topology, ports: Ports, leaf: Indices) -> Indices | None:
-    """By port the link from its *leaf* down to its NIC. None if a switch has another link into a server."""
-    inside = topology.vertices.node
-    down = np.flatnonzero((inside[topology.source] == NONE) & (inside[topology.target] != NONE))
-    if not np.array_equal(np.sort(topology.target[down]), np.sort(ports.nic)):
-        return None
-    link_to = np.empty(len(inside), np.int64)
-    link_to[topology.target[down]] = down
-    found = link_to[ports.nic]
-    return found if np.array_equal(topology.source[found], leaf) else None
+        levels, switch = levels + 1, distinct(above[switch - first])
+    return Chains(levels, first, leaf, plugged, above, down, up)
 
 
 @dataclass(frozen=True, eq=False)

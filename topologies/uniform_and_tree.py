@@ -44,7 +44,7 @@ def uniform(
     crossbar = np.full(len(devices), CROSSBAR)
     ends = np.r_[devices, crossbar], np.r_[crossbar, devices]
     port = Link("port", bandwidth, latency / 2)
-    topology = sorted_topology(vertices, (port,), *ends, np.zeros(2 * len(devices), np.int64))
+    topology = sorted_topology(vertices, (port,), (*ends, np.zeros(2 * len(devices), np.int64)))
     return Cluster(topology, _through_crossbar, "uniform")
 
 
@@ -102,7 +102,7 @@ def _tree_topology(vertices: Vertices, above: Indices, links: Sequence[Link], le
     which = np.array([table.number(link) for link in links], np.int64)[level[below]]
     source = np.stack([below, above[below]], axis=1).ravel()
     target = np.stack([above[below], below], axis=1).ravel()
-    return sorted_topology(vertices, table.values, source, target, np.repeat(which, 2))
+    return sorted_topology(vertices, table.values, (source, target, np.repeat(which, 2)))
 
 
 def _tree_router(above: Sequence[int]) -> Router:

@@ -43,12 +43,12 @@ class RankPlacement:
 
     ranks: int
     cluster: Cluster | None = None
-    devices: tuple[str, ...] = ()
+    devices: Sequence[str] = ()
 
     @classmethod
     def of(cls, scenario: Scenario) -> RankPlacement:
         """Return the placement on the cluster of *scenario*, one rank on each of the GPUs that it uses."""
-        devices = tuple(scenario.derived.devices)
+        devices = scenario.derived.devices
         return cls(len(devices), scenario.cluster(), devices)
 
     def of_ranks(self, ranks: int) -> RankPlacement:

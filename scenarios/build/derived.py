@@ -60,8 +60,8 @@ class Derived:
     layouts: tuple[Layout, ...]
     micro_batch_size: int
     micro_batches: int
-    devices: tuple[str, ...]
-    idle: tuple[str, ...]
+    devices: Sequence[str]
+    idle: Sequence[str]
     by_stage: tuple[int, ...] | None = None
     beside: tuple[str, ...] = ()
     accelerator: Accelerator | None = None
@@ -126,7 +126,8 @@ def derive(specification: Specification, cluster: Cluster, document: Document, t
     idle = cluster.gpus[len(gpus) :] if packed else tuple(gpu for gpu in cluster.gpus if gpu not in used)
     beside = tuple(filter(None, (part.described for part in specification.parallelism.parts.values())))
     sizes, first = (micro_batch_size, micro_batches), cluster.accelerator(gpus[0])
-    return Derived(gpu_count, degree_of, rank_layouts, *sizes, gpus + hosts, idle, by_stage, beside, first)
+    devices = (*gpus, *hosts) if hosts else gpus
+    return Derived(gpu_count, degree_of, rank_layouts, *sizes, devices, idle, by_stage, beside, first)
 
 
 def _collective_ranks(specification: Specification, gpu_count: int, document: Document) -> int:
@@ -218,7 +219,7 @@ def _batches(
     return micro, batch // (replicas * micro)
 
 
-def _gpus(specification: Specification, cluster: Cluster, ranks: int, document: Document) -> tuple[str, ...]:
+def _gpus(specification: Specification, cluster: Cluster, ranks: int, document: Document) -> Sequence[str]:
     """Return the GPU of each rank: node by node, round robin over the nodes, or as listed."""
     placement, path = specification.parallelism.placement, ("parallelism", "placement")
     if placement == "packed":
@@ -241,7 +242,7 @@ def _round_robin(cluster: Cluster) -> tuple[str, ...]:
     return tuple(gpus[turn] for turn in range(deepest) for gpus in nodes.values() if turn < len(gpus))
 
 
-def _hosts(specification: Specification, cluster: Cluster, document: Document) -> tuple[str, ...]:
+def _hosts(specification: Specification, cluster: Cluster, document: Document) -> Sequence[str]:
     """Return the host of each parameter server; they are spread evenly over the cluster."""
     needed, host_count = specification.parallelism.data.hosts, len(cluster.hosts)
     if specification.collective is not None or not needed:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from clustersim.scenarios.specification.specification import Specification
 from clustersim.scenarios.specification.training import PrecisionByOperator, Training
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
@@ -112,7 +110,7 @@ def check_products(schedule: Schedule, cluster: Cluster, devices: Sequence[str],
     needed: dict[tuple[Accelerator, str], str] = {}
     accelerators, places = cluster.accelerators(devices)
     for number, program in enumerate(schedule.programs):
-        ranks = np.array(schedule.ranks_of(number), np.int64)
+        ranks = schedule.ranks_of(number)
         owns = hosts = [accelerators[place] for place in distinct(places[ranks]).tolist()]
         if program.on == "gpu" and program.computes_on_host:
             hosts = list({cluster.accelerator(cluster.host_of(devices[rank])) for rank in ranks.tolist()})

@@ -17,6 +17,7 @@ from clustersim.simulator.analysis import memory, metrics, network_traffic
 from clustersim.simulator.analysis.critical_path import COMPUTATION, CriticalPath, critical_path
 from clustersim.simulator.analysis.timeline import Timeline
 from clustersim.simulator.hardware.accelerator import Accelerator
+from clustersim.simulator.hardware.hashing import distinct
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.units import show
 from clustersim.workloads.composition import PARALLELISMS, RANK_ORDER
@@ -339,8 +340,8 @@ class StepNumbers(Result):
         from clustersim.scenarios.specification.cost import power
 
         cluster, timeline = self.scenario.cluster(), self._timeline
-        nodes = cluster.first_of_nodes([timeline.devices[rank] for rank in timeline.gpu_ranks])
-        return power(self._gpus, len(nodes), self.scenario.specification.cost)
+        servers = cluster.servers(cluster.numbers(timeline.devices)[timeline.on_gpu])
+        return power(self._gpus, len(distinct(servers)), self.scenario.specification.cost)
 
 
 def _in_order(breakdown: Mapping[str, float]) -> dict[str, float]:

@@ -85,7 +85,7 @@ def _alone(scenario: BuiltScenario, size: int, tp: int) -> BuiltScenario:
     return scenario.changed({**changes, "parallelism": section, "simulation": {}}, f"a plan with tp {tp}")
 
 
-def _simulated(scenario: BuiltScenario, schedule: Schedule, devices: tuple[str, ...]) -> Timeline:
+def _simulated(scenario: BuiltScenario, schedule: Schedule, devices: Sequence[str]) -> Timeline:
     cluster = scenario.cluster()
     network = network_of(scenario.specification, cluster, devices, together=cluster.gpus)
     return SimulationRun(schedule, network, scenario.software).run()
@@ -153,7 +153,7 @@ def _gradient_bytes(scenario: BuiltScenario) -> float:
     return float(max(LEAST_BYTES, model.trainable_parameters * BYTES[dtype]))
 
 
-def _ring_bandwidth(scenario: BuiltScenario, gpus: tuple[str, ...], nbytes: float) -> float:
+def _ring_bandwidth(scenario: BuiltScenario, gpus: Sequence[str], nbytes: float) -> float:
     """Return the bus bandwidth of an all-reduce, 2 (n - 1) / n bytes / s."""
     ranks = len(gpus)
     op = Collective(name="all-reduce", kind="all_reduce", over="all", nbytes=nbytes)

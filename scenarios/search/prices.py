@@ -206,16 +206,16 @@ class Transfers:
         seconds, nbytes = factor * _transferring(plan), sum(phase.nbytes for phase in _contended(plan))
         if not seconds or self.communicator.fidelity == "alpha_beta":
             return _delay(plan, factor)
-        links = self.communicator.cluster.links
+        bandwidths_of = self.communicator.cluster.bandwidths_of
         shares = (
-            flow.alone * weight / links[row].bandwidth
+            float((flow.alone * flow.weights / bandwidths_of(flow.rows)).max(initial=0.0))
             for phase in _contended(plan)
             for flow in phase.flows
-            for row, weight in zip(flow.rows, flow.weights, strict=True)
         )
         used = max(shares, default=0.0)
         rate = nbytes / seconds
-        flow = Flow((), (), (0,), (min(1.0, factor * used) / rate,), rate, rate)
+        none, weight = np.zeros(0), min(1.0, factor * used) / rate
+        flow = Flow(np.zeros(0, np.int64), none, np.zeros(1, np.int64), np.array([weight]), rate, rate)
         return Phase(_latency(plan), (flow,), nbytes)
 
     def _factor(self, op: Op, axis: Axis | None, ranks: tuple[int, ...], alone: TransferPlan) -> float:
@@ -367,8 +367,7 @@ class Representatives:
         assert isinstance(name, tuple)
         row = self._axes[op.over] * len(self.schedule.programs) + name[1][0]
         if (id(plan), row) not in self._plans:
-            phases = (
-                replace(one, flows=tuple(replace(flow, rows=(row,)) for flow in one.flows)) for one in plan.phases
-            )
+            rows = np.array([row])
+            phases = (replace(one, flows=tuple(replace(flow, rows=rows) for flow in one.flows)) for one in plan.phases)
             self._plans[id(plan), row] = replace(plan, phases=tuple(phases))
         return self._plans[id(plan), row]

@@ -76,7 +76,7 @@ def _rounded(seconds: Floats) -> Floats:
 
 
 def _from_totals(timeline: Timeline, totals: Totals) -> dict[str, float]:
-    places = np.searchsorted(totals.ranks, timeline.representative[list(timeline.gpu_ranks)])
+    places = np.searchsorted(totals.ranks, timeline.representative[timeline.on_gpu])
     means = (
         totals.seconds[places].mean(axis=0) / timeline.steps_measured if len(places) else np.zeros(len(totals.parts))
     )

@@ -120,12 +120,12 @@ def over_time(
     intervals, flows = timeline.link_use
     rates = averages(intervals.begin, intervals.end, intervals.rate, intervals.flow, len(flows.starts) - 1, edges)
     kinds = list(cluster.links.kinds)
-    kind_of, bandwidth = cluster.links.each(lambda link: kinds.index(link.kind)), cluster.bandwidths
-    entries = _Entries(flows.links, _flow_of_entry(flows), flows.crossings / bandwidth[flows.links])
+    kind_of = cluster.links.some(flows.links, lambda link: kinds.index(link.kind))
+    entries = _Entries(flows.links, _flow_of_entry(flows), flows.crossings / cluster.bandwidths_of(flows.links))
     result = {}
-    for number in dict.fromkeys(kind_of[flows.links].tolist()):
+    for number in dict.fromkeys(kind_of.tolist()):
         kind = kinds[int(number)]
-        mine = np.flatnonzero(kind_of[flows.links] == number)
+        mine = np.flatnonzero(kind_of == number)
         count = cluster.links.kinds[kind]
         own = _Entries(entries.link[mine], entries.flow[mine], entries.share[mine])
         result[kind] = _use(own, rates, edges, timeline, count)

@@ -192,10 +192,15 @@ class Timeline:
         return self.schedule.mesh.world_size
 
     @cached_property
-    def gpu_ranks(self) -> tuple[int, ...]:
+    def on_gpu(self) -> npt.NDArray[np.bool_]:
+        """By rank: True on a GPU."""
+        of_programs = np.array([program.on == "gpu" for program in self.schedule.programs])
+        return np.asarray(of_programs[self.schedule.program_numbers])
+
+    @cached_property
+    def gpu_ranks(self) -> Sequence[int]:
         """The ranks on GPUs, ascending."""
-        on_gpu = np.array([program.on == "gpu" for program in self.schedule.programs])
-        return tuple(np.flatnonzero(on_gpu[self.schedule.program_numbers]).tolist())
+        return range(self.world_size) if self.on_gpu.all() else tuple(np.flatnonzero(self.on_gpu).tolist())
 
     @cached_property
     def classes(self) -> Mapping[int, Integers]:

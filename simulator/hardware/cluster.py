@@ -19,13 +19,13 @@ import numpy as np
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.hashing import Indices, counted, distinct
 from clustersim.simulator.hardware.links import Floats, Link, Links
-from clustersim.simulator.hardware.topology import NONE, Ends, Topology, graph_of, search_route, topology_of
+from clustersim.simulator.hardware.topology import NONE, Ends, NamesOf, Topology, graph_of, search_route, topology_of
 from clustersim.simulator.reading.errors import ClusterError
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from clustersim.simulator.hardware.topology import Regularity
+    from clustersim.simulator.hardware.regularity import Regularity
 
 __all__ = ["Cluster", "Link", "Router"]
 
@@ -77,12 +77,13 @@ class Cluster:
         self._router = router
         self._replacements: Mapping[Accelerator, Accelerator] = {}
         self._routes: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._before: Cluster | None = None
         self._check_links()
 
     def _check_links(self) -> None:
         """Raise `ClusterError` for the first link without positive bandwidth or with negative latency."""
         bad = [not link.bandwidth > 0 or not link.latency >= 0 for link in self.links.distinct]
-        for number in np.flatnonzero(np.array(bad, np.bool_)[self.links.which])[:1].tolist():
+        for number in np.flatnonzero(np.array(bad, np.bool_)[self.links.which])[:1].tolist() if any(bad) else ():
             source, target = self.ends[number]
             link = self.links[number]
             raise ClusterError(f"{source} - {target}: bandwidth must be above 0, latency at least 0: {link}")
@@ -115,30 +116,30 @@ class Cluster:
     @cached_property
     def regularity(self) -> Regularity | None:
         """The common structure of the servers. None if the router knows of none."""
+        if self._before is not None:
+            return self._before.regularity
         found: Callable[[Cluster], Regularity | None] | None = getattr(self._router, "regularity", None)
         return found(self) if found else None
 
     @cached_property
     def cables(self) -> frozenset[int]:
         """The numbers of the links between switches of the fabric."""
-        node, topology = self.vertices.node, self.topology
-        between = (node[topology.source] == NONE) & (node[topology.target] == NONE)
-        return frozenset(np.flatnonzero(between).tolist())
+        return frozenset(self.topology.cables.tolist())
 
     @cached_property
-    def devices(self) -> tuple[str, ...]:
+    def devices(self) -> Sequence[str]:
         """The GPUs, then the hosts."""
-        return *self.gpus, *self.hosts
+        return NamesOf(self.vertices.names, self._device_vertices)
 
     @cached_property
-    def gpus(self) -> tuple[str, ...]:
+    def gpus(self) -> Sequence[str]:
         """The GPUs in order."""
-        return self.vertices.names.of(self.vertices.of_kind("gpu"))
+        return NamesOf(self.vertices.names, self.vertices.of_kind("gpu"))
 
     @cached_property
-    def hosts(self) -> tuple[str, ...]:
+    def hosts(self) -> Sequence[str]:
         """The host processors (sockets) in order."""
-        return self.vertices.names.of(self.vertices.of_kind("host"))
+        return NamesOf(self.vertices.names, self.vertices.of_kind("host"))
 
     @cached_property
     def _device_vertices(self) -> Indices:
@@ -162,10 +163,17 @@ class Cluster:
 
     def numbers(self, devices: Sequence[str]) -> Indices:
         """Return the numbers of *devices* in `Cluster.devices`."""
-        first = self._number_of(devices[0]) if devices else 0
-        if tuple(devices) == self.devices[first : first + len(devices)]:
-            return np.arange(first, first + len(devices))
+        if isinstance(devices, NamesOf) and devices.names is self.vertices.names:
+            if np.array_equal(devices.vertices, self._device_vertices[: len(devices)]):
+                return np.arange(len(devices))
+            numbers = self._numbers_of_vertices[devices.vertices]
+            if (numbers != NONE).all():
+                return numbers
         return np.fromiter(map(self._number_of, devices), np.int64, len(devices))
+
+    def devices_of(self, numbers: Indices) -> Sequence[str]:
+        """Return the devices with these *numbers*."""
+        return NamesOf(self.vertices.names, self._device_vertices[numbers])
 
     def vertex(self, name: str) -> int:
         """Return the number of the vertex *name*. Raises `ClusterError` if there is none."""
@@ -208,6 +216,7 @@ class Cluster:
         # a replacement may be replaced in turn
         earlier = {old: replacements.get(new, new) for old, new in self._replacements.items()}
         other._replacements = {**replacements, **earlier}
+        other._before = self
         return other
 
     def on_nodes(self, nodes: Collection[int | str]) -> Cluster:
@@ -215,11 +224,11 @@ class Cluster:
         other = copy(self)
         for name in DEVICE_DEPENDENT:
             other.__dict__.pop(name, None)
-        kept = [place for place, device in enumerate(self.devices) if self.node_of(device) in nodes]
-        gpus = len(self.gpus)
-        other.__dict__["gpus"] = tuple(self.gpus[place] for place in kept if place < gpus)
-        other.__dict__["hosts"] = tuple(self.hosts[place - gpus] for place in kept if place >= gpus)
-        other.__dict__["_device_vertices"] = self._device_vertices[kept]
+        of = np.array([self.node_of(device) in nodes for device in self.devices], np.bool_)
+        gpus, hosts = np.split(self._device_vertices, [len(self.gpus)])
+        other.__dict__["gpus"] = NamesOf(self.vertices.names, gpus[of[: len(gpus)]])
+        other.__dict__["hosts"] = NamesOf(self.vertices.names, hosts[of[len(gpus) :]])
+        other.__dict__["_device_vertices"] = self._device_vertices[of]
         # it numbers all devices
         other.__dict__["regularity"] = None
         return other
@@ -399,6 +408,10 @@ class Cluster:
         classes: Indices = np.unique(ends * len(links.distinct) + which, return_inverse=True)[1]
         return classes
 
+    def bandwidths_of(self, links: Indices) -> Floats:
+        """Return the bandwidth of each of *links*, by number, bytes/s."""
+        return self.links.some(links, lambda link: link.bandwidth)
+
     @property
     def bandwidths(self) -> Floats:
         """The bandwidth of each link, bytes/s."""
@@ -447,6 +460,6 @@ class Cluster:
         if self.__dict__.get("regularity", self) is None:
             # no links make servers regular whose devices are not
             other.__dict__["regularity"] = None
-        other.topology = replace(self.topology, links=links)
+        other.topology, other._before = replace(self.topology, links=links), None
         other._check_links()
         return other

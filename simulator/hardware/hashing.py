@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 Colours = NDArray[np.uint64]
 Indices = NDArray[np.int64]
+Numbers = NDArray[np.int32] | Indices
+"""Numbers of vertices, links or kinds: 32 bits where there are many, ten links and fifty flows for each rank."""
 T = TypeVar("T", bound=Hashable)
 
 IN_CACHE = 8192
@@ -53,6 +55,12 @@ def mixed(values: Colours) -> Colours:
     return z
 
 
+def of_positions(values: Indices, salt: int = 0) -> Colours:
+    """Return by row a hash of *values*, each at its position. *salt* distinguishes several hashes of one row."""
+    positions = mixed(mixed(np.arange(values.shape[1], dtype=np.uint64)) + np.uint64(salt))
+    return np.asarray(mixed(values.view(np.uint64) ^ positions).sum(axis=1))
+
+
 def hashed(labels: Sequence[object]) -> Colours:
     """Return a colour for each label; within a call equal labels have equal colours."""
     numbers: dict[object, int] = {}
@@ -65,14 +73,27 @@ def sorted_once(values: NDArray[Any]) -> NDArray[Any]:
     return ascending[np.flatnonzero(np.r_[True, ascending[1:] != ascending[:-1]])] if len(values) else ascending
 
 
-def firsts(classes: Indices) -> Indices:
+def firsts(classes: Numbers) -> Indices:
     """Return the index of the first member of each class; *classes* are numbered from 0."""
     first = np.empty(classes.max(initial=-1) + 1, np.int64)
     first[classes[::-1]] = np.arange(len(classes))[::-1]  # of several the last assigned stays
     return first
 
 
-def counted(values: Sequence[T], which: Indices) -> tuple[list[T], list[int]]:
+def first_places(values: NDArray[Any]) -> Indices:
+    """Return the index of the first of each of the distinct *values*, ascending.
+
+    >>> first_places(np.array([2, 1, 2])).tolist()
+    [0, 1]
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    begins = np.ones(len(values), np.bool_)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    return np.sort(order[begins])
+
+
+def counted(values: Sequence[T], which: Numbers) -> tuple[list[T], list[int]]:
     """Return the *values* with indices in *which*, in order of first occurrence, and the count of each.
 
     >>> counted("abc", np.array([2, 0, 2]))

@@ -13,7 +13,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.simulator.hardware.hashing import Indices, Numbering, counted
+from clustersim.simulator.hardware.hashing import Indices, Numbering, Numbers, counted
 from clustersim.simulator.reading.dataclass import dataclass
 
 Floats = NDArray[np.float64]
@@ -69,7 +69,7 @@ class Links(Sequence[Link]):
     """
 
     distinct: tuple[Link, ...]
-    which: Indices
+    which: Numbers
 
     def __len__(self) -> int:
         return len(self.which)

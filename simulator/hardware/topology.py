@@ -1,12 +1,8 @@
-"""The topology of a cluster as arrays: vertices by number, and links numbered by the vertex that they leave; the
-regularity of servers of one template; conversion to and from a networkx graph.
+"""The topology of a cluster as arrays: vertices by number, and links numbered by the vertex that they leave; conversion
+to and from a networkx graph.
 
 The links that leave vertex 0 have the first numbers, then come those that leave vertex 1, and so on. The links of one
 vertex are in the order in which they were added. A million links take a few arrays and no Python object each.
-
-Servers of a template are identical copies. The links that leave the vertices of one server have consecutive numbers, so
-a link of one server corresponds to the link at the same distance from the first link in any server of the same
-*template*. Above the servers is a tree of switches: each device has a chain of them, from the leaf up to the root.
 
 Vertices of the graph have `kind` (gpu, host, nvswitch, pcie_switch, nic, leaf, spine ...) and `node`, their server
 (absent on switches of the fabric). GPUs and hosts have `accelerator`. Edges have `link`.
@@ -23,7 +19,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from clustersim.simulator.hardware.accelerator import Accelerator
-from clustersim.simulator.hardware.hashing import Indices, Numbering, T, counted
+from clustersim.simulator.hardware.hashing import Indices, Numbering, Numbers, T, counted
 from clustersim.simulator.hardware.links import Link, Links
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
@@ -45,12 +41,65 @@ class VertexNames(Sequence[str]):
     def find(self, name: str) -> int | None:
         """Return the number of the vertex *name*; None if there is none."""
 
-    def of(self, vertices: Indices) -> tuple[str, ...]:
+    def of(self, vertices: Numbers) -> tuple[str, ...]:
         """Return the names of *vertices*."""
         return tuple(self[vertex] for vertex in vertices.tolist())
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.find(name) is not None
+
+
+class NamesOf(Sequence[str]):
+    """The names of *vertices*, made when they are read: most readers of a million devices want their numbers alone.
+
+    >>> gpus = NamesOf(ExplicitNames(("gpu 0", "nic 0", "gpu 1")), np.array([0, 2]))
+    >>> gpus[1], gpus[:1] == ("gpu 0",), "nic 0" in gpus
+    ('gpu 1', True, False)
+    """
+
+    def __init__(self, names: VertexNames, vertices: Indices) -> None:
+        self.names, self.vertices = names, vertices
+
+    def __len__(self) -> int:
+        return len(self.vertices)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> NamesOf: ...
+
+    def __getitem__(self, place: int | slice) -> str | NamesOf:
+        if isinstance(place, slice):
+            return NamesOf(self.names, self.vertices[place])
+        return self.names[int(self.vertices[place])]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __contains__(self, name: object) -> bool:
+        vertex = self.names.find(name) if isinstance(name, str) else None
+        return vertex is not None and bool((self.vertices == vertex).any())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, NamesOf) and other.names is self.names:
+            return np.array_equal(self.vertices, other.vertices)
+        return isinstance(other, NamesOf | tuple) and self._all == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._all)  # equal to that of an equal tuple
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+    @cached_property
+    def _all(self) -> tuple[str, ...]:
+        return self.names.of(self.vertices)
+
+
+def unchanging(names: Sequence[str]) -> NamesOf | tuple[str, ...]:
+    """Return *names* as a sequence that does not change."""
+    return names if isinstance(names, NamesOf) else tuple(names)
 
 
 class ExplicitNames(VertexNames):
@@ -86,7 +135,7 @@ class Numbered(VertexNames):
     (['gpu 0', 'switch 0', 'gpu 1'], 2, None)
     """
 
-    def __init__(self, kinds: Sequence[str], kind: Indices, number: Indices) -> None:
+    def __init__(self, kinds: Sequence[str], kind: Numbers, number: Numbers) -> None:
         self._kinds, self._kind, self._number = tuple(kinds), kind, number
         self._vertices: dict[str, Indices] = {}
 
@@ -107,7 +156,7 @@ class Numbered(VertexNames):
     def __iter__(self) -> Iterator[str]:
         return iter(self.of(np.arange(len(self))))
 
-    def of(self, vertices: Indices) -> tuple[str, ...]:
+    def of(self, vertices: Numbers) -> tuple[str, ...]:
         """Return the names of *vertices*."""
         kinds, numbers = self._kind[vertices].tolist(), self._number[vertices].tolist()
         return tuple([f"{self._kinds[kind]} {number}" for kind, number in zip(kinds, numbers, strict=True)])
@@ -139,11 +188,11 @@ class Vertices:
     """
 
     kinds: tuple[str, ...]
-    kind: Indices
+    kind: Numbers
     nodes: Sequence[int | str]
-    node: Indices
+    node: Numbers
     accelerators: tuple[Accelerator, ...]
-    accelerator: Indices
+    accelerator: Numbers
     names: VertexNames
 
     def __len__(self) -> int:
@@ -172,8 +221,8 @@ class Topology:
 
     vertices: Vertices
     links: Links
-    source: Indices
-    target: Indices
+    source: Numbers
+    target: Numbers
     _rows: dict[int, dict[int, int]] = field(default_factory=dict)
 
     @cached_property
@@ -188,6 +237,22 @@ class Topology:
         """By vertex the number of links that leave it."""
         return np.diff(self.first)
 
+    @cached_property
+    def leaving_fabric(self) -> Indices:
+        """The numbers of the links that leave vertices of no server."""
+        return np.flatnonzero((self.vertices.node == NONE)[self.source])
+
+    @cached_property
+    def entering_fabric(self) -> Indices:
+        """The numbers of the links that lead to vertices of no server."""
+        return np.flatnonzero((self.vertices.node == NONE)[self.target])
+
+    @cached_property
+    def cables(self) -> Indices:
+        """The numbers of the links between two vertices of no server, such as switches of the fabric."""
+        cables: Indices = self.leaving_fabric[self.vertices.node[self.target[self.leaving_fabric]] == NONE]
+        return cables
+
     def leaving(self, vertex: int) -> dict[int, int]:
         """Return the links that leave *vertex*: target vertex -> number of the link."""
         row = self._rows.get(vertex)
@@ -198,12 +263,31 @@ class Topology:
         return row
 
 
+LinkColumns = tuple[Numbers, Numbers, Numbers]
+"""By link: its source vertex, its target vertex, and its place among the distinct links."""
+
+NO_LINKS: LinkColumns = (np.zeros(0, np.int32),) * 3
+
+
 def sorted_topology(
-    vertices: Vertices, distinct: Sequence[Link], source: Indices, target: Indices, which: Indices
+    vertices: Vertices, distinct: Sequence[Link], links: LinkColumns, ascending: LinkColumns = NO_LINKS
 ) -> Topology:
-    """Return the topology of links in any order. *which*: for each link, its place in *distinct*."""
-    order = np.argsort(source, kind="stable")
-    return Topology(vertices, Links(tuple(distinct), which[order]), source[order], target[order])
+    """Return the topology of *links* in any order and of those that are *ascending* by source already.
+
+    Of one vertex the ascending links come first.
+    """
+    order = np.argsort(links[0], kind="stable")
+    place = np.searchsorted(ascending[0], links[0][order], side="right") + np.arange(len(order))
+    before = np.ones(len(ascending[0]) + len(order), np.bool_)
+    before[place] = False
+
+    def merged(first: Numbers, others: Numbers) -> Numbers:
+        found = np.empty(len(before), others.dtype)
+        found[before], found[place] = first, others[order]
+        return found
+
+    source, target, which = map(merged, ascending, links)
+    return Topology(vertices, Links(tuple(distinct), which), source, target)
 
 
 class Ends(Sequence[tuple[str, str]]):
@@ -226,46 +310,6 @@ class Ends(Sequence[tuple[str, str]]):
             ends = self._names.of(self._source[number]), self._names.of(self._target[number])
             return tuple(zip(*ends, strict=True))
         return self._names[self._source[number]], self._names[self._target[number]]
-
-
-@dataclass(frozen=True)
-class Regularity:
-    """Arrays over devices (the cluster's GPUs, then its hosts), over servers, and over links.
-
-    By device: *server*, the number of its server; *local*, its number in that server. *out*, the links from it to the
-    leaf, and *back*, the links from its NIC to it, both of shape ``(devices, links)`` and padded with -1. *uplink*, a
-    number that is equal for devices whose links out and back have equal classes. By level of the tree, from the leaf
-    up, each of shape ``(devices, levels)``: the *switch* above it, and the links *down* from that switch and *up* to
-    it. *up* is -1 for the leaf, because that link is in *out*.
-
-    By server: *base*, the number of its first link; *template*, which is equal for servers whose links are equal one by
-    one. By link: *link_class*, which is equal for links of equal kind, bandwidth and latency.
-    """
-
-    server: Indices
-    local: Indices
-    out: Indices
-    back: Indices
-    uplink: Indices
-    switch: Indices
-    down: Indices
-    up: Indices
-    base: Indices
-    template: Indices
-    link_class: Indices
-
-    def routes(self, sources: Indices, targets: Indices) -> Indices:
-        """Return the links from each of *sources* to the one of *targets*, a device of another server.
-
-        One row for each pair, in order, with -1 between links.
-        """
-        levels = self.switch.shape[1]
-        met = np.logical_or.accumulate(self.switch[sources] == self.switch[targets], axis=1)
-        # the switch of a level is passed if the two have none below in common
-        passed = np.insert(~met[:, : levels - 1], 0, True, axis=1)
-        up = np.where(passed, self.up[sources], -1)
-        down = np.where(passed, self.down[targets], -1)[:, ::-1]
-        return np.concatenate([self.out[sources], up, down, self.back[targets]], axis=1)
 
 
 def graph_of(topology: Topology) -> nx.DiGraph[str]:

@@ -14,6 +14,7 @@ import numpy as np
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, distinct
 from clustersim.simulator.hardware.links import Floats, Link, connection_limit
+from clustersim.simulator.hardware.topology import unchanging
 from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.network.rings_and_tori import group_of, torus_of
 from clustersim.simulator.network.routes import (
@@ -48,7 +49,8 @@ class GroupTopology:
         cables: bool = True,
         numbers: Indices | None = None,
     ) -> None:
-        self.cluster, self.devices, self.transport, self.cables = cluster, tuple(devices), transport, cables
+        self.cluster, self.transport, self.cables = cluster, transport, cables
+        self.devices = unchanging(devices)
         self.numbers = cluster.numbers(self.devices) if numbers is None else numbers
         self._loads: dict[Hashable, LinkLoad] = {}
         self._flows: dict[tuple[Hashable, ...], tuple[Flow, ...]] = {}
@@ -155,20 +157,16 @@ class GroupTopology:
 
     def _flow(self, transport: Transport, on: LinkLoad, share: float, limit: float) -> Flow:
         weights, alone = self._whole(transport, on)
-        links = tuple(on.links.tolist())
-        crossings, taken = tuple(on.crossings.tolist()), tuple((weights / share).tolist())
-        return Flow(links, crossings, links, taken, min(alone * share, limit), limit)
+        return Flow(on.links, on.crossings, on.links, weights / share, min(alone * share, limit), limit)
 
     def _separate(self, transport: Transport, on: LinkLoad, share: float, limit: float) -> Iterator[Flow]:
         """Yield a flow for each transfer, on its own paths."""
-        efficiency, bandwidths = self._efficiency(transport, on).tolist(), self._kinds_of(on)[2].tolist()
-        numbers = on.links.tolist()
-        for crossings in on.shares():
-            links = tuple([numbers[one] for one in crossings])
-            weights = [times / efficiency[one] for one, times in crossings.items()]
-            alone = min((bandwidths[one] / weight for one, weight in zip(crossings, weights, strict=True)), default=inf)
-            taken = tuple([weight / share for weight in weights])
-            yield Flow(links, tuple(crossings.values()), links, taken, min(alone * share, limit), limit)
+        efficiency, bandwidths = self._efficiency(transport, on), self._kinds_of(on)[2]
+        for shares in on.shares():
+            at, crossings = np.array(list(shares), np.int64), np.array(list(shares.values()))
+            links, weights = on.links[at], crossings / efficiency[at]
+            alone = float((bandwidths[at] / weights).min(initial=inf))
+            yield Flow(links, crossings, links, weights / share, min(alone * share, limit), limit)
 
     def _efficiency(self, transport: Transport, on: LinkLoad) -> Floats:
         """The part of the bandwidth of each link of *on* that is available to *transport*."""
@@ -188,16 +186,16 @@ class GroupTopology:
         if id(on) not in self._kinds:
             links = self.cluster.links
             which = links.which[on.links]
-            used = distinct(which)
+            used = distinct(which.astype(np.int64))
             kinds = [links.distinct[place] for place in used.tolist()]
-            self._kinds[id(on)] = kinds, np.searchsorted(used, which), links.bandwidths[on.links]
+            self._kinds[id(on)] = kinds, np.searchsorted(used, which), self.cluster.bandwidths_of(on.links)
         return self._kinds[id(on)]
 
     def seconds_per_byte(self, step: Step, flow: Flow) -> Floats:
         """Return the seconds for 1 byte of each transfer of *step*, on links that carry all of them as *flow*."""
         if flow not in self._seconds_per_byte:
             load = self.link_load(step)
-            taken = np.array(flow.weights) / self.cluster.bandwidths[load.links]
+            taken = flow.weights / self.cluster.bandwidths_of(load.links)
             self._seconds_per_byte[flow] = np.maximum(1 / flow.bound, load.slowest(taken))
         return self._seconds_per_byte[flow]
 
@@ -208,7 +206,7 @@ class GroupTopology:
             return slowest
         taken: dict[int, float] = {}
         for flow in flows:
-            for link, weight in zip(flow.links, flow.weights, strict=True):
+            for link, weight in zip(flow.links.tolist(), flow.weights.tolist(), strict=True):
                 taken[link] = taken.get(link, 0.0) + weight
         return max([slowest, *(weight / self.cluster.links[link].bandwidth for link, weight in taken.items())])
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from hashlib import blake2b
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.hashing import Colours, Indices, mixed
-from clustersim.simulator.hardware.topology import Regularity
+from clustersim.simulator.hardware.hashing import Colours, Indices, distinct, of_positions
+from clustersim.simulator.hardware.regularity import Regularity
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.network.routes import connection, paths
 from clustersim.simulator.network.step import Transfer
@@ -27,18 +30,114 @@ Shape = tuple[Hashable, tuple[Transfer, ...]]
 """
 
 
+SPREAD = 0x2545F4914F6CDD1D
+"""An odd factor, modulo 2^64, by which one number is added to another before a hash (that of xorshift64*, Vigna, "An
+experimental exploration of Marsaglia's xorshift generators, scrambled", 2016)."""
+
 AT_ONCE = 1 << 14
 """Devices of groups that are looked at together: their temporary arrays stay in the cache."""
 
 
-class Placement(NamedTuple):
-    """The placement of groups: *patterns*, the number of each group's isomorphism class, and *slots*, its first links.
-
-    Of shapes ``(groups,)`` and ``(groups, slots)``; -1 where a group lacks the slot.
+class Slots:
+    """The first links of sets of links that isomorphic groups may cross: *links*, of shape ``(groups, slots)``; -1
+    where a group lacks the slot.
     """
 
+    def __init__(self, links: Indices) -> None:
+        self._links = links
+
+    def of(self, group: int) -> Indices:
+        """Return all slots of *group*."""
+        return np.asarray(self._links[group])
+
+    def at(self, groups: Indices, slots: Indices) -> Indices:
+        """Return for each of *slots*, by index, its link in the group at its place in *groups*."""
+        return self._links[groups, slots]
+
+    def each(self, slots: Indices) -> Indices:
+        """Return the *slots* of every group, of shape ``(groups, slots)``."""
+        return self._links[:, slots]
+
+    def some(self, groups: Indices) -> Slots:
+        """Return the slots of *groups* alone."""
+        return Slots(self._links[groups])
+
+    @cached_property
+    def _ascending(self) -> tuple[Indices, Indices]:
+        """The distinct slots of the first group, ascending, and the index of the first slot that equals each."""
+        starts, first = np.unique(self.of(0), return_index=True)
+        return starts, first
+
+    def places(self, links: Indices) -> tuple[Indices, Indices]:
+        """Return for each of *links* of the first group the index of its slot, and the distance from there."""
+        starts, first = self._ascending
+        at = np.searchsorted(starts, links, side="right") - 1
+        return first[at], links - starts[at]
+
+    def everywhere(self, links: Indices) -> Indices:
+        """Return the *links* of the first group as links of every group, of shape ``(groups, links)``."""
+        slot, distance = self.places(links)
+        return self.each(slot) + distance
+
+
+class DeviceSlots(Slots):
+    """The slots of groups of *devices* of a regular cluster, of shape ``(groups, devices)``, found when they are read.
+
+    The slots of one set of links follow each other, one for each device: the first links of servers, the links to the
+    leaves and back, then by level those down from the switch and up to it. *lacking*: by set, which groups lack it.
+    """
+
+    def __init__(self, regularity: Regularity, devices: Indices, lacking: NDArray[np.bool_]) -> None:
+        self._regularity, self._devices, self._lacking = regularity, devices, lacking
+
+    def of(self, group: int) -> Indices:
+        """Return all slots of *group*."""
+        lacking, devices = self._lacking[:, group].tolist(), self._devices[group]
+        none = np.full(len(devices), -1)
+        return np.concatenate([none if lacks else self._set(one, devices) for one, lacks in enumerate(lacking)])
+
+    def at(self, groups: Indices, slots: Indices) -> Indices:
+        """Return for each of *slots*, by index, its link in the group at its place in *groups*."""
+        number, position = np.divmod(slots, self._devices.shape[1])
+        found = np.empty_like(slots)
+        for one in distinct(number).tolist():
+            here = np.flatnonzero(number == one)
+            own = self._set(one, self._devices[groups[here], position[here]])
+            found[here] = np.where(self._lacking[one][groups[here]], -1, own)
+        return found
+
+    def each(self, slots: Indices) -> Indices:
+        """Return the *slots* of every group, of shape ``(groups, slots)``."""
+        number, position = np.divmod(slots, self._devices.shape[1])
+        found = np.empty((len(self._devices), len(slots)), np.int64)
+        for one in distinct(number).tolist():
+            here = np.flatnonzero(number == one)
+            own = self._set(one, self._devices[:, position[here]])
+            found[:, here] = np.where(self._lacking[one][:, None], -1, own)
+        return found
+
+    def some(self, groups: Indices) -> Slots:
+        """Return the slots of *groups* alone."""
+        return DeviceSlots(self._regularity, self._devices[groups], self._lacking[:, groups])
+
+    def _set(self, number: int, devices: Indices) -> Indices:
+        """The slots of set *number* for *devices*."""
+        regularity = self._regularity
+        if not number:
+            return regularity.base[regularity.server[devices]]
+        above = number - regularity.out.shape[1] - regularity.back.shape[1]
+        if above <= 0:
+            return next(islice(regularity.starts(devices), number - 1, None))
+        # one set of links down from the leaves, then two sets for each level above
+        _, down, up = next(islice(regularity.chain(devices), above // 2, None))
+        return up if above % 2 and above > 1 else down
+
+
+class Placement(NamedTuple):
+    """The placement of groups: *patterns*, by group the number of its isomorphism class, and its *slots*."""
+
     patterns: Indices
-    slots: Indices
+    slots: Slots
 
 
 class Placements:
@@ -49,7 +148,7 @@ class Placements:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._regular: dict[tuple[bool, tuple[int, ...], bytes], tuple[Colours, Indices]] = {}
+        self._regular: dict[tuple[bool, tuple[int, ...], bytes], tuple[Colours, Slots]] = {}
         self._patterns: dict[Hashable, int] = {}
         self._found: dict[tuple[Shape, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
 
@@ -59,23 +158,23 @@ class Placements:
         *shape* matters only on an irregular cluster.
         """
         if groups.shape[1] < 2:
-            return Placement(np.zeros(len(groups), np.int64), np.zeros((len(groups), 0), np.int64))
+            return Placement(np.zeros(len(groups), np.int64), Slots(np.zeros((len(groups), 0), np.int64)))
         if self.cluster.regularity is not None:
-            hashes, slots = self._hashes(self.cluster.regularity, groups)
-            distinct, which = np.unique(hashes, return_inverse=True)
-            numbers = [self._number((groups.shape[1], one)) for one in distinct.tolist()]
-            return Placement(np.array(numbers, np.int64)[which], slots)
-        found = [self._isomorphism(shape(number), tuple(group)) for number, group in enumerate(groups.tolist())]
-        most = max((len(links) for _, links in found), default=0)
-        slots = np.array([[*links, *[-1] * (most - len(links))] for _, links in found], np.int64)
-        return Placement(np.array([pattern for pattern, _ in found], np.int64), slots.reshape(len(found), most))
+            hashes, found = self._hashes(self.cluster.regularity, groups)
+            different, which = np.unique(hashes, return_inverse=True)
+            numbers = [self._number((groups.shape[1], one)) for one in different.tolist()]
+            return Placement(np.array(numbers, np.int64)[which], found)
+        each = [self._isomorphism(shape(number), tuple(group)) for number, group in enumerate(groups.tolist())]
+        most = max((len(links) for _, links in each), default=0)
+        slots = np.array([[*links, *[-1] * (most - len(links))] for _, links in each], np.int64)
+        return Placement(np.array([pattern for pattern, _ in each], np.int64), Slots(slots.reshape(len(each), most)))
 
     def of_paths(self, paths: Sequence[tuple[int, ...]]) -> Placement:
         """Return the placement of transfers by the links of each, on a cluster of any structure."""
         classes = [tuple([self.cluster.link_class(link) for link in path]) for path in paths]
         most = max(map(len, paths), default=0)
         slots = np.array([[*path, *[-1] * (most - len(path))] for path in paths], np.int64).reshape(len(paths), most)
-        return Placement(np.array([self._number(("path", one)) for one in classes], np.int64), slots)
+        return Placement(np.array([self._number(("path", one)) for one in classes], np.int64), Slots(slots))
 
     def whole(self, groups: Indices) -> Placement:
         """Return the placement of *groups* that have their servers to themselves: slots for all links of these servers.
@@ -87,7 +186,7 @@ class Placements:
         hashes, slots = self._hashes(self.cluster.regularity, groups, whole=True)
         return Placement(np.unique(hashes, return_inverse=True)[1], slots)
 
-    def _hashes(self, regularity: Regularity, groups: Indices, *, whole: bool = False) -> tuple[Colours, Indices]:
+    def _hashes(self, regularity: Regularity, groups: Indices, *, whole: bool = False) -> tuple[Colours, Slots]:
         # a digest of 128 bits is as good as equal
         key = whole, groups.shape, blake2b(groups.tobytes(), digest_size=16).digest()
         if key not in self._regular:
@@ -117,7 +216,7 @@ class Placements:
         return self._found[key]
 
 
-def _position_hashes(regularity: Regularity, groups: Indices, *, whole: bool = False) -> tuple[Colours, Indices]:
+def _position_hashes(regularity: Regularity, groups: Indices, *, whole: bool = False) -> tuple[Colours, Slots]:
     """For each of *groups* a hash of the positions of its devices, and its slots.
 
     Groups have equal hashes under three conditions: their devices are the same ones in servers of the same templates;
@@ -125,39 +224,41 @@ def _position_hashes(regularity: Regularity, groups: Indices, *, whole: bool = F
     classes. In a group with one device on each server the device's number does not matter, only the class of its
     uplink, unless *whole* servers count.
     """
-    if groups.size > AT_ONCE and len(groups) > 1:
-        rows = max(1, AT_ONCE // groups.shape[1])
-        found = [
-            _position_hashes(regularity, groups[at : at + rows], whole=whole) for at in range(0, len(groups), rows)
-        ]
-        return np.concatenate([hashes for hashes, _ in found]), np.concatenate([slots for _, slots in found])
-    server = regularity.server[groups]
-    together = first_equal(server)
-    spread = (together == np.arange(groups.shape[1])).all(axis=1, keepdims=True) & (not whole)
-    parts = [
-        together,
-        np.where(spread, -1, regularity.template[server]),
-        np.where(spread, regularity.uplink[groups], regularity.local[groups]),
-    ]
-    slots = [np.where(spread, -1, regularity.base[server])]
-    slots += [np.where(spread, links[groups], -1) for links in (*regularity.out.T, *regularity.back.T)]
+    rows = max(1, AT_ONCE // groups.shape[1])
+    parts = [_hashed(regularity, groups[at : at + rows], whole=whole) for at in range(0, max(1, len(groups)), rows)]
+    hashes, lacking = [part[0] for part in parts], [part[1] for part in parts]
+    return np.concatenate(hashes), DeviceSlots(regularity, groups, np.concatenate(lacking, axis=1))
+
+
+def _hashed(regularity: Regularity, groups: Indices, *, whole: bool) -> tuple[Colours, NDArray[np.bool_]]:
+    """The hashes of `_position_hashes`, and by set of `DeviceSlots` which groups lack it."""
+    server, position = regularity.server[groups], np.arange(groups.shape[1])
+    together, count = first_equal(server), len(regularity.base) * len(regularity.local) + len(regularity.link_class)
+    spread = (together == position).all(axis=1) & (not whole)
+    own = np.where(
+        spread[:, None],
+        regularity.uplink_of(groups),
+        regularity.template[server] * len(regularity.local) + regularity.local[regularity.part[groups]],
+    )
+    hashes = of_positions(together * count + own, 0)
+    lacking = [spread, *[~spread] * (regularity.out.shape[1] + regularity.back.shape[1])]
     met = _all_equal(server)
-    for level in range(regularity.switch.shape[1]):
-        links = [regularity.down[groups, level]] + ([regularity.up[groups, level]] if level else [])
-        switch = regularity.switch[groups, level]
-        beyond = met & (level > 0) if whole else met
-        parts.append(first_equal(np.where(met, 0, switch)))
-        parts += [np.where(beyond, 0, regularity.link_class[one]) for one in links]
-        slots += [np.where(beyond, -1, one) for one in links]
-        met = met | _all_equal(switch)
-    columns = np.concatenate(parts, axis=1).astype(np.uint64)
-    salt = mixed(np.arange(columns.shape[1], dtype=np.uint64))
-    return mixed(columns ^ salt).sum(axis=1), np.concatenate(slots, axis=1)
+    for level, (switch, down, up) in enumerate(regularity.chain(groups)):
+        links, beyond = [down, up][: 1 + (level > 0)], met & (level > 0 or not whole)
+        lacking += [beyond] * len(links)
+        if not beyond.all():
+            known = regularity.link_class[links[0]].astype(np.int64)
+            for one in links[1:]:
+                known = known * count + regularity.link_class[one]
+            alike = np.where(met[:, None], 0, first_equal(switch)) if met.any() else first_equal(switch)
+            hashes += np.where(beyond, 0, of_positions(known + alike * SPREAD, level + 1))
+            met = met | _all_equal(switch)
+    return hashes, np.stack(lacking)
 
 
-def _all_equal(values: Indices) -> Indices:
-    """Whether all values of a row are equal, as a column."""
-    same: Indices = (values == values[:, :1]).all(axis=1, keepdims=True)
+def _all_equal(values: Indices) -> NDArray[np.bool_]:
+    """By row: whether all values are equal."""
+    same: NDArray[np.bool_] = (values == values[:, :1]).all(axis=1)
     return same
 
 
@@ -167,43 +268,29 @@ def first_equal(values: Indices) -> Indices:
     >>> first_equal(np.array([[7, 9, 7, 9, 4]])).tolist()
     [[0, 1, 0, 1, 4]]
     """
-    if _all_equal(values).all():
-        return np.zeros_like(values)
-    order = np.argsort(values, axis=1, kind="stable")
-    ascending = np.take_along_axis(values, order, axis=1)
     begins = np.ones(values.shape, np.bool_)
-    begins[:, 1:] = ascending[:, 1:] != ascending[:, :-1]
+    np.not_equal(values[:, 1:], values[:, :-1], out=begins[:, 1:])
+    if not begins[:, 1:].any():
+        return np.zeros_like(values)
+    in_order = bool((values[:, 1:] >= values[:, :-1]).all())
+    order = np.argsort(values, axis=1, kind="stable") if not in_order else None
+    if order is not None:
+        ascending = np.take_along_axis(values, order, axis=1)
+        np.not_equal(ascending[:, 1:], ascending[:, :-1], out=begins[:, 1:])
     begin = np.maximum.accumulate(np.where(begins, np.arange(values.shape[1]), 0), axis=1)
+    if order is None:
+        return begin
     first = np.empty_like(order)
     np.put_along_axis(first, order, np.take_along_axis(order, begin, axis=1), axis=1)
     return first
 
 
-def relabelled_links(links: Sequence[int] | Indices, here: Indices, there: Indices) -> Indices:
-    """Return the *links* of a group with slots *here* as links of isomorphic groups with slots *there*.
-
-    *here*: of shape ``(slots,)``. *there*: of shape ``(groups, slots)``. The result: of shape ``(groups, links)``.
-    """
-    slot, distance = slots_of(np.asarray(links, np.int64), here)
-    return there[:, slot] + distance
-
-
-def slots_of(links: Indices, slots: Indices) -> tuple[Indices, Indices]:
-    """Return for each of *links* the index of its slot in *slots*, of which several may be equal, and the distance."""
-    starts, first = np.unique(slots, return_index=True)
-    at = np.searchsorted(starts, links, side="right") - 1
-    return first[at], links - starts[at]
-
-
-def relabelled_plan(plan: TransferPlan, here: Indices, there: Indices) -> TransferPlan:
+def relabelled_plan(plan: TransferPlan, here: Slots, there: Slots) -> TransferPlan:
     """Return *plan* of a group with slots *here* for the links of an isomorphic group with slots *there*."""
     flows = dict.fromkeys(flow for phase in dict.fromkeys(plan.phases) for flow in phase.flows)
-    numbers = list(dict.fromkeys(link for flow in flows for link in flow.links))
-    links = dict(zip(numbers, relabelled_links(numbers, here, there[None])[0].tolist(), strict=True))
-    new = {flow: replace(flow, links=_all(links, flow.links), rows=_all(links, flow.rows)) for flow in flows}
+    slot, distance = here.places(np.concatenate([np.zeros(0, np.int64), *(flow.links for flow in flows)]))
+    ends = np.cumsum([len(flow.links) for flow in flows])[:-1]
+    links = np.split(there.of(0)[slot] + distance, ends)
+    new = {flow: replace(flow, links=own, rows=own) for flow, own in zip(flows, links, strict=False)}
     phases = {phase: replace(phase, flows=tuple(new[flow] for flow in phase.flows)) for phase in set(plan.phases)}
     return replace(plan, phases=tuple(phases[phase] for phase in plan.phases))
-
-
-def _all(links: dict[int, int], numbers: Sequence[int]) -> tuple[int, ...]:
-    return tuple(links[number] for number in numbers)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
+from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.hardware.links import Floats
 from clustersim.simulator.reading.dataclass import dataclass
 
 
@@ -25,10 +27,10 @@ class Flow:
     reuse solutions.
     """
 
-    links: tuple[int, ...]
-    crossings: tuple[float, ...]
-    rows: tuple[int, ...]
-    weights: tuple[float, ...]
+    links: Indices
+    crossings: Floats
+    rows: Indices
+    weights: Floats
     alone: float
     bound: float = inf
 

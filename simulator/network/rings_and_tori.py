@@ -10,8 +10,8 @@ even servers by NIC k and runs through odd ones backwards, so it enters them by 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property, lru_cache
 from itertools import islice, pairwise
 from typing import TypeVar
 
@@ -41,20 +41,25 @@ def group_of(cluster: Cluster, devices: Sequence[str], *, reorders: bool, number
 
     *numbers*: those of the devices in `Cluster.devices`, if they are known.
     """
-    nodes = _servers(cluster, devices, numbers)
+    numbers = cluster.numbers(devices) if numbers is None else numbers
+    nodes = _servers(cluster, numbers)
     if not reorders or len(devices) < 2:
         return Group(len(devices), nodes)
-    sorted_nodes = [in_order(node, [devices[position] for position in node]) for node in nodes]
+    if cluster.regularity is not None and len(nodes) > 1:
+        # devices are numbered in the order of their names
+        place = numbers.tolist()
+        sorted_nodes = [sorted(node, key=place.__getitem__) for node in nodes]
+    else:
+        sorted_nodes = [in_order(node, [devices[position] for position in node]) for node in nodes]
     if len(nodes) > 1:
-        return Group(len(devices), nodes, tuple(_across(cluster, devices, sorted_nodes)))
+        return Group(len(devices), nodes, tuple(_across(cluster, devices, sorted_nodes, numbers)))
     return Group(len(devices), nodes, tuple(_inside(cluster, devices, sorted_nodes[0])))
 
 
-def _servers(cluster: Cluster, devices: Sequence[str], numbers: Indices | None) -> tuple[tuple[int, ...], ...]:
-    """The positions of *devices* by server, in order of the first position."""
+def _servers(cluster: Cluster, numbers: Indices) -> tuple[tuple[int, ...], ...]:
+    """The positions of devices by server, in order of the first position; *numbers*: those of the devices."""
     by_node: dict[int, list[int]] = {}
-    of_devices = cluster.servers(cluster.numbers(devices) if numbers is None else numbers)
-    for position, server in enumerate(of_devices.tolist()):
+    for position, server in enumerate(cluster.servers(numbers).tolist()):
         by_node.setdefault(server, []).append(position)
     return tuple(map(tuple, by_node.values()))
 
@@ -155,22 +160,72 @@ def _pack(found: Sequence[Cycle], capacity: dict[tuple[int, int], int], size: in
     return best
 
 
-def _across(cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]]) -> list[Cycle]:
-    """One ring for each NIC in use, counted in the server that uses fewest; server after server."""
-    nics = [_nics(cluster, devices, node, devices[nodes[number - 1][0]]) for number, node in enumerate(nodes)]
-    channels = min(max(numbers.values()) + 1 for numbers in nics)
-    rings: list[list[int]] = [[] for _ in range(channels)]
-    for number, (node, nic) in enumerate(zip(nodes, nics, strict=True)):
-        own_nic = channels == len(node) == len(set(nic.values()))
-        if own_nic and _is_narrow_mesh(cluster, devices, node, devices[nodes[number - 1][0]]):
-            by_end = {path[-1]: path for path in zigzags(len(node))}
-            last = {nic[position]: place for place, position in enumerate(node)}
-            paths = [tuple(node[place] for place in by_end[last[channel]]) for channel in range(channels)]
-        else:
-            paths = _paths(_inside(cluster, devices, node), nic, channels)
-        for path, ring in zip(paths, rings, strict=True):
-            ring.extend(path[::-1] if number % 2 else path)
-    return list(map(tuple, rings))
+def _across(
+    cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]], numbers: Indices
+) -> Iterator[Cycle]:
+    """One ring for each NIC in use, counted in the server that uses fewest; server after server.
+
+    *numbers*: those of the devices. The paths through equal servers are found once.
+    """
+    alike = _alike(cluster, nodes, numbers)
+    first = {kind: number for number, kind in reversed([*enumerate(alike)])}
+    found = {kind: _Passage(cluster, devices, nodes, number) for kind, number in first.items()}
+    channels = min(one.nics for one in found.values())
+    paths = {kind: one.paths(channels) for kind, one in found.items()}
+    orders = [paths[kind] for kind in alike]
+    for number, kind in enumerate(alike):
+        if found[kind].joint and channels == len(nodes[number]) == found[kind].nics:
+            orders[number] = _Passage(cluster, devices, nodes, number).paths(channels)
+    for channel in range(channels):
+        paths_through = [order[channel][:: -1 if number % 2 else 1] for number, order in enumerate(orders)]
+        yield tuple([node[place] for node, path in zip(nodes, paths_through, strict=True) for place in path])
+
+
+def _alike(cluster: Cluster, nodes: Sequence[Sequence[int]], numbers: Indices) -> list[Hashable]:
+    """By server a key; equal for servers of one template with the same devices, as far as the cluster is regular."""
+    regular = cluster.regularity
+    if regular is None:
+        return list(range(len(nodes)))
+    template, part = regular.template[regular.server[numbers]].tolist(), regular.part[numbers].tolist()
+    return [(template[node[0]], *[part[position] for position in node]) for node in nodes]
+
+
+class _Passage:
+    """How rings pass server *number* of *nodes*, the positions of *devices* in each server."""
+
+    def __init__(self, cluster: Cluster, devices: Sequence[str], nodes: Sequence[Sequence[int]], number: int) -> None:
+        self._cluster, self._devices = cluster, [devices[position] for position in nodes[number]]
+        self._elsewhere = devices[nodes[number - 1][0]]
+        self._nic = _nics(cluster, self._devices, self._elsewhere)
+
+    @property
+    def nics(self) -> int:
+        """The number of NICs in use."""
+        return max(self._nic) + 1
+
+    @cached_property
+    def joint(self) -> float:
+        """The bandwidth (bytes/s) of the equal links that join an even number of GPUs pairwise; 0 if none do."""
+        if len(self._devices) % 2:
+            return 0.0
+        there, places = self._cluster.between(self._devices), range(len(self._devices))
+        joints = {there[i][j] for i in places for j in places if i != j}
+        return joints.pop() if len(joints) == 1 else 0.0
+
+    def paths(self, channels: int) -> list[Cycle]:
+        """Return the order of each of *channels* channels through the server, by place in it."""
+        if channels == len(self._devices) == len(set(self._nic)) and self._is_narrow:
+            by_end = {path[-1]: path for path in zigzags(len(self._devices))}
+            return [by_end[self._nic.index(channel)] for channel in range(channels)]
+        return _paths(_inside(self._cluster, self._devices, range(len(self._devices))), self._nic, channels)
+
+    @property
+    def _is_narrow(self) -> bool:
+        """Whether the equal links that join GPUs pairwise carry less than two NICs."""
+        if not self.joint:
+            return False
+        route = self._cluster.route(self._devices[0], self._elsewhere)
+        return self.joint < 2 * min(self._cluster.links[link].bandwidth for link in route)
 
 
 def zigzags(size: int) -> list[Cycle]:
@@ -187,29 +242,17 @@ def zigzags(size: int) -> list[Cycle]:
     return [directed for path in forward for directed in (path, path[::-1])]
 
 
-def _is_narrow_mesh(cluster: Cluster, devices: Sequence[str], node: Sequence[int], elsewhere: str) -> bool:
-    """Whether an even number of GPUs of a server are joined pairwise by equal links that carry less than two NICs."""
-    if len(node) % 2:
-        return False
-    there = cluster.between([devices[position] for position in node])
-    joints = {there[i][j] for i in range(len(node)) for j in range(len(node)) if i != j}
-    if len(joints) != 1 or 0.0 in joints:
-        return False
-    leaving = min(cluster.links[link].bandwidth for link in cluster.route(devices[node[0]], elsewhere))
-    return joints.pop() < 2 * leaving
-
-
-def _nics(cluster: Cluster, devices: Sequence[str], node: Sequence[int], elsewhere: str) -> dict[int, int]:
-    """By position the number, within the server, of the NIC on the route from it to *elsewhere*."""
-    if len(node) == 1:
-        return {node[0]: 0}
-    names = {position: cluster.nic_of(devices[position], elsewhere) or "" for position in node}
-    distinct = list(set(names.values()))
+def _nics(cluster: Cluster, devices: Sequence[str], elsewhere: str) -> list[int]:
+    """For each of *devices* of a server the number, within it, of the NIC on the route from it to *elsewhere*."""
+    if len(devices) == 1:
+        return [0]
+    names = [cluster.nic_of(device, elsewhere) or "" for device in devices]
+    distinct = list(set(names))
     numbers = {name: number for number, name in enumerate(in_order(distinct, distinct))}
-    return {position: numbers[name] for position, name in names.items()}
+    return [numbers[name] for name in names]
 
 
-def _paths(orders: Sequence[Cycle], nic: dict[int, int], channels: int) -> list[Cycle]:
+def _paths(orders: Sequence[Cycle], nic: Sequence[int], channels: int) -> list[Cycle]:
     """The order of each channel through one server."""
     paths: list[Cycle] = []
     entered: set[int] = set()
@@ -219,7 +262,7 @@ def _paths(orders: Sequence[Cycle], nic: dict[int, int], channels: int) -> list[
     return paths
 
 
-def _path(orders: Sequence[Cycle], nic: dict[int, int], channel: int, channels: int, entered: set[int]) -> Cycle:
+def _path(orders: Sequence[Cycle], nic: Sequence[int], channel: int, channels: int, entered: set[int]) -> Cycle:
     """An order through one server that ends at NIC *channel*.
 
     It begins at the same NIC if two GPUs share that NIC, else at the next one, else at one where no other channel
@@ -246,7 +289,7 @@ def torus_of(cluster: Cluster, devices: Sequence[str], numbers: Indices | None =
     No sides if servers differ, or if their chips are no box of a torus: then a server is one ring. *numbers*: those of
     the devices in `Cluster.devices`, if they are known.
     """
-    nodes = _servers(cluster, devices, numbers)
+    nodes = _servers(cluster, cluster.numbers(devices) if numbers is None else numbers)
     servers = tuple(tuple(in_order(node, [devices[place] for place in node])) for node in nodes)
     found = {sides(cluster.between([devices[place] for place in server])) for server in servers}
     return Group(len(devices), servers, dims=found.pop() if len(found) == 1 else ())

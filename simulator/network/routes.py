@@ -14,7 +14,7 @@ import numpy as np
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, distinct
 from clustersim.simulator.hardware.links import Floats, Link, is_tcp
-from clustersim.simulator.hardware.topology import Regularity
+from clustersim.simulator.hardware.regularity import Regularity
 from clustersim.simulator.network.step import Step
 from clustersim.simulator.network.transport import NET, NVLINK, PCI, GroupProperties, link_class
 from clustersim.simulator.reading.dataclass import dataclass
@@ -139,15 +139,16 @@ def paths(cluster: Cluster, source: str, target: str, connection: int) -> tuple[
     return ((),) if source == target else cluster.paths(source, target, connection)
 
 
-def all_paths(cluster: Cluster, ends: Indices, connection: int) -> Paths:
-    """Return the `paths` of transfers between *ends*; those of a regular cluster all at once.
+def all_paths(cluster: Cluster, ends: Indices, group: Sequence[str]) -> Paths:
+    """Return the `paths` of transfers of a *group* between *ends*; those of a regular cluster all at once.
 
     *ends*: the numbers of sources and of targets in `Cluster.devices`, of shape ``(transfers, 2)``.
     """
     regular = cluster.regularity if len(ends) > FEW else None
     if regular is None:
         names = ((cluster.devices[source], cluster.devices[target]) for source, target in ends.tolist())
-        return Paths.listed([paths(cluster, *pair, connection) for pair in names])
+        own = connection(group)
+        return Paths.listed([paths(cluster, *pair, own) for pair in names])
     apart = regular.server[ends[:, 0]] != regular.server[ends[:, 1]]
     across, inside = regular.routes(*ends[apart].T), _inside(cluster, regular, ends[~apart])
     rows = np.full((len(ends), max(across.shape[1], inside.shape[1])), -1)
@@ -157,7 +158,7 @@ def all_paths(cluster: Cluster, ends: Indices, connection: int) -> Paths:
 
 def _inside(cluster: Cluster, regular: Regularity, ends: Indices) -> Indices:
     """The links between *ends* of one server each, padded with -1: found once for equal places in equal servers."""
-    server, local = regular.server[ends[:, 0]], regular.local[ends]
+    server, local = regular.server[ends[:, 0]], regular.local[regular.part[ends]]
     places = int(local.max(initial=0)) + 1
     alike = (regular.template[server] * places + local[:, 0]) * places + local[:, 1]
     _, first, which = np.unique(alike, return_index=True, return_inverse=True)
@@ -203,13 +204,13 @@ def link_load(cluster: Cluster, devices: Sequence[str], step: Step, numbers: Ind
     *numbers*: those of the devices in `Cluster.devices`, if they are known.
     """
     ends = (cluster.numbers(devices) if numbers is None else numbers)[step.ends]
-    own = connection(devices)
-    found = all_paths(cluster, ends, own)
+    found = all_paths(cluster, ends, devices)
     hops, hop_of = _hops(cluster, found, ends)
     if step.in_switch:
         firsts = found.firsts()
         if cluster.chooses:
-            firsts = _on_trees(cluster, step, [(devices[a], devices[b]) for a, b in step.transfers], firsts, own)
+            ends_of = [(devices[a], devices[b]) for a, b in step.transfers]
+            firsts = _on_trees(cluster, step, ends_of, firsts, connection(devices))
         copies = _copies(step, firsts)
         links, crossings = np.array(list(copies), np.int64), np.array(list(copies.values()), np.float64)
         found = Paths.listed([(path,) for path in firsts])

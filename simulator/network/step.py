@@ -6,13 +6,11 @@ position in the group. It returns the steps. *nbytes* is the full vector, as ncc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import compress
 from math import hypot, inf
-from operator import not_
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import numpy as np
 
@@ -24,6 +22,52 @@ Number = TypeVar("Number", int, Indices)
 
 Transfer = tuple[int, int]
 """(sender, receiver), positions in the group."""
+
+
+class Transfers(Sequence[Transfer]):
+    """Transfers as an array of shape ``(transfers, 2)``; a pair is made when it is read, and the hash once.
+
+    >>> around = Transfers(np.array([(0, 1), (1, 0)]))
+    >>> around[1], around == ((0, 1), (1, 0)), len({around, Transfers(around.ends)})
+    ((1, 0), True, 1)
+    """
+
+    def __init__(self, ends: Indices) -> None:
+        self.ends = ends
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, number: int) -> Transfer: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Transfer]: ...
+
+    def __getitem__(self, number: int | slice) -> Transfer | Sequence[Transfer]:
+        if isinstance(number, slice):
+            return Transfers(self.ends[number])
+        sender, receiver = self.ends[number].tolist()
+        return sender, receiver
+
+    def __iter__(self) -> Iterator[Transfer]:
+        return zip(*self.ends.T.tolist(), strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Transfers):
+            return self is other or np.array_equal(self.ends, other.ends)
+        return isinstance(other, tuple) and tuple(self) == other
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(self))  # equal to that of an equal tuple
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
 
 Blocks = Callable[[int, int], Sequence[int]]
 """(repetition, index of the transfer) -> the blocks of the vector that it carries. For proofs, not for costs."""
@@ -53,6 +97,11 @@ class Group:
         """The positions by server. Without servers: all positions in one."""
         return self.nodes or (tuple(range(self.size)),)
 
+    @cached_property
+    def around(self) -> Transfers:
+        """The transfers from each position to the next one of each of the `channels`."""
+        return around(self.channels)
+
 
 @dataclass(frozen=True)
 class Step:
@@ -81,7 +130,7 @@ class Step:
     Only the proof of correctness needs it.
     """
 
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[Transfer, ...] | Transfers
     nbytes: float
     repeat: int = 1
     pipelined: bool = False
@@ -97,6 +146,8 @@ class Step:
     @cached_property
     def ends(self) -> Indices:
         """The transfers as an array of shape ``(transfers, 2)``."""
+        if isinstance(self.transfers, Transfers):
+            return self.transfers.ends
         return np.array(self.transfers, np.int64).reshape(-1, 2)
 
     @cached_property
@@ -125,10 +176,10 @@ class Step:
         """
         if isinstance(self.reduces, bool) or len(set(self.reduces)) < 2:
             return [self]
-        adding, passing = compress(self.transfers, self.reduces), compress(self.transfers, map(not_, self.reduces))
+        adds = np.array(self.reduces)
         return [
-            replace(self, transfers=tuple(adding), reduces=True),
-            replace(self, transfers=tuple(passing), reduces=False),
+            replace(self, transfers=Transfers(self.ends[adds]), reduces=True),
+            replace(self, transfers=Transfers(self.ends[~adds]), reduces=False),
         ]
 
     def latency(self, alphas: Floats) -> float:
@@ -201,9 +252,15 @@ class Step:
         return self._slowest_lane(alphas + nbytes * betas)
 
     def _chain(self, alphas: Sequence[float], begin: int, end: int) -> float:
-        arrival: dict[int, float] = {}
-        for (sender, receiver), alpha in zip(self.transfers[begin:end], alphas[begin:end], strict=True):
-            here = arrival.get(sender, 0.0) + alpha
-            if here > arrival.get(receiver, 0.0):
-                arrival[receiver] = here
-        return max(arrival.values(), default=0.0)
+        ends = self.ends[begin:end]
+        arrival = [0.0] * (int(ends.max(initial=-1)) + 1)
+        for sender, receiver, alpha in zip(*ends.T.tolist(), alphas[begin:end], strict=True):
+            here = arrival[sender] + alpha
+            arrival[receiver] = max(arrival[receiver], here)
+        return max(arrival, default=0.0)
+
+
+def around(rings: Sequence[Sequence[int]]) -> Transfers:
+    """Return the transfers from each position of each of *rings*, equally long, to the next one."""
+    senders = np.array(rings, np.int64).reshape(len(rings), -1)
+    return Transfers(np.stack([senders, np.roll(senders, -1, axis=1)], axis=-1).reshape(-1, 2))

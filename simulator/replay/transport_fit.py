@@ -191,7 +191,7 @@ def _flowing(phase: Phase, cluster: Cluster) -> float:
         return slowest
     taken: dict[int, float] = {}
     for flow in phase.flows:
-        for link, weight in zip(flow.links, flow.weights, strict=True):
+        for link, weight in zip(flow.links.tolist(), flow.weights.tolist(), strict=True):
             taken[link] = taken.get(link, 0.0) + weight * phase.nbytes
     return max([slowest, *(nbytes / cluster.links[link].bandwidth for link, nbytes in taken.items())])
 

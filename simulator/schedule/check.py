@@ -16,6 +16,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from clustersim.simulator.hardware.hashing import first_places, of_positions
 from clustersim.simulator.schedule.dependencies import well_named
 from clustersim.simulator.schedule.matching import Integers, Matching, request_of
 from clustersim.simulator.schedule.mesh import NOWHERE, Axis
@@ -150,7 +151,7 @@ def _check_held(program: Program) -> None:
 
 def _check_ops(schedule: Schedule, number: int, program: Program) -> None:
     """Raise unless the axis, coordinates, seconds, priority and server of each op are valid."""
-    ranks = np.flatnonzero(schedule.program_numbers == number)
+    ranks = schedule.ranks_of(number)
     places: dict[str, tuple[int | None, int]] = {}
     for ops, _ in program.templates():
         for place, op in enumerate(ops):
@@ -225,8 +226,8 @@ def _memberships(schedule: Schedule, axis: Axis) -> list[tuple[int, ...]]:
     """The programs of the members of each group, by position; once for all groups where they are the same."""
     # the last program stands for the missing members of a shorter group
     programs = np.append(schedule.program_numbers, NOWHERE)[axis.members]
-    found = dict.fromkeys(programs.view(f"V{programs.itemsize * programs.shape[1]}").ravel().tolist())
-    rows = (np.frombuffer(row, programs.dtype) for row in found)
+    # a hash of 64 bits is as good as equal
+    rows = programs[first_places(of_positions(programs))]
     return [tuple(row[row != NOWHERE].tolist()) for row in rows]
 
 

@@ -113,11 +113,9 @@ class Schedule:
         if axis not in self.mesh.axes:
             return [1] * len(self.programs)
         numbers = self.mesh.axes[axis].places(self.mesh.world_size)[0]
-        lengths = np.append(self.mesh.axes[axis].lengths, 1)[numbers]
-        programs = self.program_numbers
-        found = []
+        lengths, found = np.append(self.mesh.axes[axis].lengths, 1), []
         for index, program in enumerate(self.programs):
-            sizes = distinct(lengths[programs == index]).tolist()
+            sizes = distinct(lengths[distinct(numbers[self.ranks_of(index)])]).tolist()
             if len(sizes) > 1:
                 raise ScheduleError(f"{program.role} runs in groups of different size on {axis}: {sizes}")
             found.append(sizes[0] if sizes else 1)
@@ -127,10 +125,13 @@ class Schedule:
         """Every op of every program, once for all ranks that run it."""
         return ((program, op) for program in self.programs for op in program.ops)
 
-    def ranks_of(self, program: int) -> Sequence[int]:
+    def ranks_of(self, program: int) -> Indices:
         """The ranks that run the program of that index, ascending."""
-        ranks: list[int] = np.flatnonzero(self.program_numbers == program).tolist()
-        return ranks
+        return self._ranks[program]
+
+    @cached_property
+    def _ranks(self) -> list[Indices]:
+        return [np.flatnonzero(self.program_numbers == program) for program in range(len(self.programs))]
 
 
 @dataclass(frozen=True)

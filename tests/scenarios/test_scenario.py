@@ -1,6 +1,7 @@
 """Scenarios from Python: loading, overrides, presets, variants, placement, and what follows from them."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_gpus_that_are_left_over_idle() -> None:
 def test_placement() -> None:
     cluster = {"preset": "dgx1", "nodes": 2}
 
-    def devices(**parallelism: Any) -> tuple[str, ...]:
+    def devices(**parallelism: Any) -> Sequence[str]:
         return tiny(cluster=cluster, parallelism={"dp": 4, **parallelism}).derived.devices
 
     assert devices() == ("gpu 0", "gpu 1", "gpu 2", "gpu 3")

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.links import Link
-from clustersim.simulator.hardware.topology import NONE, Regularity
+from clustersim.simulator.hardware.regularity import Regularity
+from clustersim.simulator.hardware.topology import NONE
 from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.errors import ClusterError
 from clustersim.topologies import cluster
@@ -73,10 +74,10 @@ class Drawn(Network):
         self.graph.add_node(self.names[vertex], kind=kind)
         return vertex
 
-    def plug(self, ports: Any, switch: int) -> None:
-        for one in ports:
+    def plug(self, ports: Any, switch: Any) -> None:
+        for one, own in zip(ports, np.broadcast_to(switch, len(ports)).tolist(), strict=True):
             port = one if isinstance(one, Port) else self.ports[int(one)]
-            self._draw(port.nic, switch, port.link)
+            self._draw(port.nic, own, port.link)
 
     def join(self, a: int, b: int, bandwidth: float) -> None:
         self._draw(a, b, replace(self.cable, bandwidth=bandwidth))
@@ -194,8 +195,10 @@ def test_devices_of_equal_uplink_have_the_same_links(made: tuple[Cluster, nx.DiG
     inside = np.count_nonzero(machine.vertices.node != NONE)
     bounds = [*found.base.tolist(), int(machine.topology.first[inside])]
     servers = [machine.links[begin:end] for begin, end in pairwise(bounds)]
-    uplinks = [[link_of(machine, n) for n in (*out, *back)] for out, back in zip(found.out, found.back, strict=True)]
-    for numbers, alike in ((found.template.tolist(), servers), (found.uplink.tolist(), uplinks)):
+    devices = np.arange(len(machine.devices))
+    starts = [links.tolist() for links in found.starts(devices)]
+    uplinks = [[link_of(machine, links[device]) for links in starts] for device in devices.tolist()]
+    for numbers, alike in ((found.template.tolist(), servers), (found.uplink_of(devices).tolist(), uplinks)):
         first = {number: place for place, number in reversed([*enumerate(numbers)])}
         assert all(alike[first[number]] == own for number, own in zip(numbers, alike, strict=True))
 
@@ -214,7 +217,7 @@ def test_a_server_with_a_slow_link_is_of_another_template() -> None:
     assert above is not None
     assert above.template[0] == above.template[3]
     assert len(set(above.template.tolist())) == 3
-    uplinks = above.uplink[:16].reshape(4, 4).tolist()
+    uplinks = above.uplink_of(np.arange(16)).reshape(4, 4).tolist()
     assert uplinks[0] == uplinks[1] == uplinks[3]
     assert not set(uplinks[0]) & set(uplinks[2])
 

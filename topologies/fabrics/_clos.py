@@ -39,13 +39,10 @@ def clos(
     of leaves that share their spines in a network of more than two levels. Raises `ClusterError` if every uplink counts
     for itself and three levels do not suffice.
     """
-    leaf_of = np.full(len(network.ports), NONE)
-    below: list[tuple[int, float]] = []
-    for ports in leaves:
-        leaf = network.switch("leaf")
-        network.plug(ports, leaf)
-        leaf_of[ports] = leaf
-        below.append((leaf, network.ports.bandwidth(ports)))
+    below = [(network.switch("leaf"), network.ports.bandwidth(ports)) for ports in leaves]
+    plugged, leaf_of = np.concatenate(leaves), np.full(len(network.ports), NONE)
+    leaf_of[plugged] = np.repeat([leaf for leaf, _ in below], list(map(len, leaves)))
+    network.plug(plugged, leaf_of[plugged])
     groups = _pods(below, radix, pod)
     if network.routing.separate:
         if len(groups) > radix:
@@ -54,14 +51,14 @@ def clos(
                 " give the fabric a larger radix, or take routing auto, which has further levels"
             )
         place = np.empty(len(network.ports), np.int64)
-        place[np.concatenate(leaves)] = np.arange(len(place))
+        place[plugged] = np.arange(len(place))
         return planes(network, leaf_of.tolist(), place.tolist(), groups, oversubscription)
     above: dict[int, int] = {}
     level, ratio = _level(network, "spine", groups, oversubscription[0], above), oversubscription[1]
     while len(level) > 1:
         # half of a switch's ports face down, unless it is at the top
         level, ratio = _level(network, "core", _pods(level, radix, max(2, radix // 2)), ratio, above), 1.0
-    return Tree(leaf_of.tolist(), above)
+    return Tree(leaf_of, above)
 
 
 def _pods(below: list[tuple[int, float]], radix: int, pod: int) -> list[list[tuple[int, float]]]:

@@ -9,13 +9,14 @@ numbers. Whole sets of ports are connected at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import Literal, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
-from clustersim.simulator.hardware.hashing import Indices, Numbering, mixed
+from clustersim.simulator.hardware.hashing import Indices, Numbering, Numbers, distinct, mixed
 from clustersim.simulator.hardware.links import Link
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ClusterError
@@ -45,6 +46,7 @@ class Ports(Sequence[Port]):
     rail: Indices
     links: tuple[Link, ...]
     which: Indices
+    _bandwidths: dict[bytes, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.nic)
@@ -64,9 +66,13 @@ class Ports(Sequence[Port]):
 
     def bandwidth(self, ports: Indices) -> float:
         """Return the bandwidth of all *ports* together, bytes/s."""
-        each = [link.bandwidth for link in self.links]
-        places: list[int] = self.which[ports].tolist()
-        return sum([each[place] for place in places])
+        which = self.which[ports]
+        key = which.tobytes()
+        if key not in self._bandwidths:
+            each = [link.bandwidth for link in self.links]
+            places: list[int] = which.tolist()
+            self._bandwidths[key] = sum([each[place] for place in places])
+        return self._bandwidths[key]
 
 
 FabricRouter = Callable[[Port, Port], Sequence[int]]
@@ -84,12 +90,12 @@ class Tree:
     *leaf_of*: by port number, the switch that it is connected to. *above*: by switch, the next one up.
     """
 
-    leaf_of: Sequence[int]
+    leaf_of: Sequence[int] | Indices
     above: Mapping[int, int]
 
     def __call__(self, source: Port, target: Port) -> list[int]:
         """Return the switches between two ports."""
-        up, down = [self.leaf_of[source.number]], [self.leaf_of[target.number]]
+        up, down = [int(self.leaf_of[source.number])], [int(self.leaf_of[target.number])]
         while up[-1] != down[-1]:
             up.append(self.above[up[-1]])
             down.append(self.above[down[-1]])
@@ -109,9 +115,8 @@ class Network:
         self._counts: dict[str, int] = {}
         self._kinds_below: dict[int, set[str]] = {}
         self._links: Numbering[Link] = Numbering(ports.links)
-        self._source: list[int] = []
-        self._target: list[int] = []
-        self._which: list[int] = []
+        self._cables: dict[tuple[str, float], int] = {}
+        self._added: list[NDArray[np.int32]] = [np.zeros((3, 0), np.int32)]
 
     @property
     def starts(self) -> Indices:
@@ -131,15 +136,15 @@ class Network:
         self.switches.append((kind, number))
         return self.begin + len(self.switches) - 1
 
-    def plug(self, ports: Sequence[Port] | Indices, switch: int) -> None:
-        """Connect each of *ports* (ports, or their numbers) to *switch* by the port's own link."""
+    def plug(self, ports: Sequence[Port] | Indices, switch: int | Indices) -> None:
+        """Connect *ports* (ports, or their numbers) by their links to *switch*, or each to its own of several."""
         if not isinstance(ports, np.ndarray):
             ports = np.array([port.number for port in ports], np.int64)
-        nics, which = self.ports.nic[ports].tolist(), self.ports.which[ports].tolist()
-        self._kinds_below.setdefault(switch, set()).update(self.ports.links[place].kind for place in set(which))
-        self._source += nics + [switch] * len(nics)
-        self._target += [switch] * len(nics) + nics
-        self._which += which + which
+        nics, which, switches = self.ports.nic[ports], self.ports.which[ports], np.broadcast_to(switch, ports.shape)
+        kinds, count = [link.kind for link in self.ports.links], len(self.ports.links)
+        for pair in distinct(switches * count + which).tolist():
+            self._kinds_below.setdefault(pair // count, set()).add(kinds[pair % count])
+        self._added += [np.array(column, np.int32) for column in ((nics, switches, which), (switches, nics, which))]
 
     def join(self, a: int, b: int, bandwidth: float) -> None:
         """Join two switches, each way, by cables of *bandwidth* in all (bytes/s).
@@ -149,24 +154,25 @@ class Network:
         below = self._kinds_below.get(a, set())
         self._kinds_below.setdefault(b, set()).update(below)
         kind = next(iter(below)) if len(below) == 1 else self.cable.kind
-        which = self._links.number(replace(self.cable, kind=kind, bandwidth=bandwidth))
-        self._source += (a, b)
-        self._target += (b, a)
-        self._which += (which, which)
+        if (kind, bandwidth) not in self._cables:
+            cable = replace(self.cable, kind=kind, bandwidth=bandwidth)
+            self._cables[kind, bandwidth] = self._links.number(cable)
+        which = self._cables[kind, bandwidth]
+        self._added.append(np.array([(a, b), (b, a), (which, which)], np.int32))
 
     @property
-    def links(self) -> tuple[tuple[Link, ...], Indices, Indices, Indices]:
+    def links(self) -> tuple[tuple[Link, ...], Numbers, Numbers, Numbers]:
         """The distinct links; then the source, target and place among the distinct links of every added link.
 
         Raises `ClusterError` if two links lead from one vertex to another.
         """
-        source, target = np.array(self._source, np.int64), np.array(self._target, np.int64)
-        pairs = np.sort(source * (self.begin + len(self.switches)) + target)
+        source, target, which = np.concatenate(self._added, axis=1)
+        pairs = np.sort(source.astype(np.int64) * (self.begin + len(self.switches)) + target)
         twice = pairs[1:][pairs[1:] == pairs[:-1]]
         if len(twice):
             a, b = divmod(int(twice[0]), self.begin + len(self.switches))
             raise ClusterError(f"the fabric joins {self._name(a)} and {self._name(b)} twice; join them by one link")
-        return self._links.values, source, target, np.array(self._which, np.int64)
+        return self._links.values, source, target, which
 
     def _name(self, vertex: int) -> str:
         if vertex < self.begin:

@@ -352,8 +352,8 @@ class LinkBinner:
         self.kinds = tuple(cluster.links.kinds)
         kind_of = cluster.links.each(lambda link: self.kinds.index(link.kind)).astype(np.int64)
         sizes = [len(flow.links) for flow in flows]
-        links = np.fromiter((link for flow in flows for link in flow.links), np.int64, sum(sizes))
-        crossings = np.fromiter((n for flow in flows for n in flow.crossings), np.float64, sum(sizes))
+        links = np.concatenate([np.zeros(0, np.int64), *(flow.links for flow in flows)])
+        crossings = np.concatenate([np.zeros(0), *(flow.crossings for flow in flows)])
         crossings *= [multiplicity.get(link, 1) for link in links.tolist()]
         shares = crossings / (cluster.bandwidths * np.bincount(kind_of)[kind_of])[links]
         cells = np.repeat(np.arange(len(flows)), sizes) * len(self.kinds) + kind_of[links]

@@ -366,8 +366,8 @@ def plan_arrays(plans: Sequence[TransferPlan], setup: Setup) -> tuple[dict[str, 
     flow_table["first_entry"][1:] = np.cumsum(sizes)
     entries = np.zeros(int(sizes.sum()), ENTRY)
     entries["flow"] = np.repeat(np.arange(len(flows)), sizes)
-    entries["row"] = [row for flow in flows for row in flow.rows]
-    entries["weight"] = [weight for flow in flows for weight in flow.weights]
+    entries["row"] = np.concatenate([np.zeros(0, np.int64), *(flow.rows for flow in flows)])
+    entries["weight"] = np.concatenate([np.zeros(0), *(flow.weights for flow in flows)])
     return {
         "plans": plan_table,
         "phases": phases,

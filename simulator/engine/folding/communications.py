@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import accumulate
@@ -18,7 +18,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.hardware.hashing import Indices, distinct
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.matching import request_of
 from clustersim.simulator.schedule.mesh import Axis
@@ -72,8 +72,7 @@ class CommunicationTable:
         for name, axis in schedule.mesh.axes.items():
             self._collectives(name, axis)
         for number, found in enumerate(self._distinct_ops):
-            for over, ops in found.items():
-                self._messages_or_copies(number, over, ops)
+            self._messages_and_copies(number, found)
         ranks = [_ascending(parts) for parts in self._ranks.values()]
         self._starts = [0, *accumulate(map(len, ranks))]
         keys = zip(self._ranks, ranks, self._starts, strict=False)
@@ -129,18 +128,20 @@ class CommunicationTable:
                 groups = np.flatnonzero(which == kind)
                 self._add(name, (), ops, axis.members[groups, : sizes[groups[0]]])
 
-    def _messages_or_copies(self, program: int, over: tuple[Hashable, ...], ops: tuple[Op, ...]) -> None:
-        """Add the messages or copies of the ranks of *program*; *over* is a key of `_distinct`."""
-        ranks = np.flatnonzero(self.program_of == program)
-        match over:
-            case ():
-                self._add(COPIES, (), ops, ranks[:, None])
-            case (str() as axis, int() as peer):
-                groups, coordinates, members = self._places[axis]
-                for own in np.unique(coordinates[ranks]).tolist():
-                    senders = ranks[coordinates[ranks] == own]
-                    pairs = np.stack([senders, members[groups[senders], peer]], axis=1)
-                    self._add(axis, (own, peer), ops, pairs)
+    def _messages_and_copies(self, program: int, found: Mapping[tuple[Hashable, ...], tuple[Op, ...]]) -> None:
+        """Add the messages and copies *found* (by a key of `_distinct`) of the ranks of *program*."""
+        ranks = self.schedule.ranks_of(program)
+        for over, ops in found.items():
+            match over:
+                case ():
+                    self._add(COPIES, (), ops, ranks[:, None])
+                case (str() as axis, int() as peer):
+                    groups, coordinates, members = self._places[axis]
+                    at = coordinates[ranks]
+                    for own in distinct(at).tolist():
+                        senders = ranks[at == own]
+                        pairs = np.stack([senders, members[groups[senders], peer]], axis=1)
+                        self._add(axis, (own, peer), ops, pairs)
 
     def _add(self, axis: str, ends: tuple[int, ...], ops: tuple[Op, ...], ranks: Indices) -> None:
         key = axis, ends, (ranks.shape[1], *map(request_of, ops))
@@ -150,8 +151,9 @@ class CommunicationTable:
 
 def _ascending(parts: Sequence[Indices]) -> Indices:
     """The rows of all *parts*, in order of their first ranks."""
-    whole = np.concatenate(parts)
-    return whole[np.argsort(whole[:, 0], kind="stable")]
+    whole = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    first = whole[:, 0]
+    return whole if (first[1:] >= first[:-1]).all() else whole[np.argsort(first, kind="stable")]
 
 
 def _distinct(program: Program) -> dict[tuple[Hashable, ...], tuple[Op, ...]]:

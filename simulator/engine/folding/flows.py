@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
@@ -19,8 +20,8 @@ from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable, GroupClass
 from clustersim.simulator.engine.folding.replicas import Flags, Replicas
-from clustersim.simulator.hardware.hashing import Colours, Indices, hashed, mixed
-from clustersim.simulator.network.isomorphic_groups import relabelled_links, slots_of
+from clustersim.simulator.hardware.hashing import Colours, Indices, Numbers, hashed, mixed
+from clustersim.simulator.network.isomorphic_groups import Slots
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
@@ -28,6 +29,9 @@ from clustersim.simulator.schedule.matching import Request, request_of
 
 Floats = NDArray[np.float64]
 Short = NDArray[np.int32]
+
+LinkCopies = list[tuple[Numbers, Indices]]
+"""Numbers of links, and how many equal links each of them stands for."""
 
 Parts = Mapping[Phase, tuple[int, ...]]
 """For each distinct phase of a plan: the indices of its flows among those of the communication."""
@@ -57,19 +61,24 @@ class Incidence(NamedTuple):
     """Which flow crosses which link, with which coefficients: a sparse matrix, one flow after the other.
 
     Entry i says that flow ``flows[i]`` crosses link ``links[i]`` with the weight ``weights[coefficients[i]]`` and as
-    many crossings. There are some fifty entries for each rank, so they are int32.
+    many crossings, and stands for ``times[i]`` equal ones. There are some fifty entries for each rank, so they are
+    int32.
     """
 
     flows: Short
     links: Short
     coefficients: Short
+    times: Short
     weights: Floats
     crossings: Floats
 
     def chosen(self, entries: NDArray[Any]) -> Incidence:
         """The *entries* alone: flags or numbers."""
         return self._replace(
-            flows=self.flows[entries], links=self.links[entries], coefficients=self.coefficients[entries]
+            flows=self.flows[entries],
+            links=self.links[entries],
+            coefficients=self.coefficients[entries],
+            times=self.times[entries],
         )
 
 
@@ -78,7 +87,7 @@ class Flows:
 
     By communication: *isomorphic_of*, its index in *isomorphic*; *labels*, the colour of its requests; *copies*, how
     many equal ones it stands for. By flow: *made_of*, its communication; *uses*, the colour of its use there; *bounds*,
-    the bound of its rate, bytes/s. By link of the cluster: *link_copies*, how many equal links it stands for.
+    the bound of its rate, bytes/s. *link_copies*: how many equal links some links stand for; others for themselves.
 
     *wide*: by the index of a group class in the table, its communications that cross *replicas*.
     """
@@ -110,7 +119,7 @@ class Flows:
         self.uses: Colours = _joined(np.uint64, (_each(s, [next(uses) for _ in c.flows], np.uint64) for s, c in pairs))
         self.bounds: Floats = _joined(np.float64, (_each(s, [f.bound for f in c.flows], np.float64) for s, c in pairs))
         self.copies: Indices = np.ones(len(table), np.int64)
-        self.link_copies: Short = np.ones(len(communicator.cluster.links), np.int32)
+        self.link_copies: LinkCopies = []
         if replicas is not None:
             for place, group_class in enumerate(table.group_classes):
                 if place not in (wide or {}):
@@ -134,8 +143,7 @@ def contents_of(group_class: GroupClass, communicator: Communicator, kind: type[
     for rows in _equal_placements([one.patterns for one in how]):
         content, ranks = kind(), tuple(group_class.ranks[rows[0]].tolist())
         for op, one in zip(group_class.ops, how * len(group_class.ops), strict=False):
-            slots = one.slots if len(rows) == len(one.slots) else one.slots[rows]
-            content.add(request_of(op), communicator.plan(op, ranks), slots)
+            content.add(request_of(op), communicator.plan(op, ranks), one.slots.some(rows))
         yield rows, content
 
 
@@ -150,8 +158,8 @@ class Contents:
         self._used: list[list[tuple[int, int]]] = []
         self._known: dict[Hashable, int] = {}
 
-    def add(self, request: Request, plan: TransferPlan, slots: Indices) -> None:
-        """Add the *plan* of the first communication for *request*. *slots*: the link slots of all communications."""
+    def add(self, request: Request, plan: TransferPlan, slots: Slots) -> None:
+        """Add the *plan* of the first communication for *request*. *slots*: those of all communications."""
         number = len(self.plans)
         self.plans[request] = plan
         self.parts[request] = {
@@ -159,16 +167,15 @@ class Contents:
             for place, phase in enumerate(dict.fromkeys(plan.phases))
         }
 
-    def _distinct(self, phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:
+    def _distinct(self, phase: Phase, slots: Slots) -> Iterator[tuple[Hashable, Flow, Indices]]:
         """The flows of *phase*, each with its key and with its links in every communication.
 
         Flows of several phases with equal keys are one flow. Flows of one phase never are: equal ones are counted.
         """
         count: Counter[Hashable] = Counter()
         for flow in phase.flows:
-            links = relabelled_links(flow.links, slots[0], slots)
-            # the links of all communications are many; a digest of 128 bits is as good as equal
-            carried = blake2b(links.tobytes(), digest_size=16).digest(), flow.weights, flow.bound
+            links = slots.everywhere(flow.links)
+            carried = _digest(links, flow.weights), flow.bound
             count[carried] += 1
             yield (carried, count[carried]), flow, links
 
@@ -187,22 +194,23 @@ class Contents:
         return [(tuple(where), flow.bound) for where, flow in zip(self._used, self.flows, strict=True)]
 
     @property
-    def coefficients(self) -> tuple[list[float], list[float]]:
+    def coefficients(self) -> tuple[Floats, Floats]:
         """The weights and the crossings of all flows, one flow and one link after the other."""
-        weights = [weight for flow in self.flows for weight in flow.weights]
-        return weights, [number for flow in self.flows for number in flow.crossings]
+        weights, crossings = (flow.weights for flow in self.flows), (flow.crossings for flow in self.flows)
+        return _joined(np.float64, weights), _joined(np.float64, crossings)
 
-    def entries(self, one: Isomorphic, replicas: Replicas | None, link_copies: Short) -> Sequence[Short]:
-        """The entries of the communications of *one*: flows, links, and coefficients counted from 0.
+    def entries(self, one: Isomorphic, replicas: Replicas | None, link_copies: LinkCopies) -> Sequence[Short]:
+        """The entries of the communications of *one*: flows, links, coefficients counted from 0, and times.
 
-        The links are not kept. Sets *link_copies* for links of *replicas*.
+        The links are not kept. Adds links of *replicas* to *link_copies*.
         """
         count, width = len(one.numbers), sum(len(flow.links) for flow in self.flows)
         begins = one.start + one.flows * np.arange(count, dtype=np.int32)[:, None]
         flows = begins + np.repeat(np.arange(one.flows, dtype=np.int32), [len(flow.links) for flow in self.flows])
         links = np.concatenate([np.zeros((count, 0), np.int32), *self._links], axis=1)
         self._links.clear()
-        entries = flows.ravel(), links.ravel(), np.tile(np.arange(width, dtype=np.int32), count)
+        coefficients = np.tile(np.arange(width, dtype=np.int32), count)
+        entries = flows.ravel(), links.ravel(), coefficients, np.ones(len(coefficients), np.int32)
         if replicas is None:
             return entries
         rank = np.repeat(one.group_class.ranks[one.numbers - one.group_class.start, 0], width)
@@ -210,18 +218,19 @@ class Contents:
 
 
 def _in_all_replicas(
-    entries: Sequence[Short], rank: Indices, replicas: Replicas, link_copies: Short
+    entries: Sequence[Short], rank: Indices, replicas: Replicas, link_copies: LinkCopies
 ) -> Sequence[Short]:
     """The *entries* of kept replicas, and those on cables of all replicas. *rank*: by entry a rank of the replica."""
     links = entries[1]
     on_cable = replicas.cables[links]
     inside = np.flatnonzero(~on_cable)
-    link_copies[links[inside]] = replicas.copies[rank[inside]]
+    link_copies.append((links[inside], replicas.copies[rank[inside]]))
     found = [[column[inside] for column in entries]]
     above = np.flatnonzero(on_cable)
-    for own, everywhere in replicas.everywhere(rank[above], links[above].astype(np.int64)):
-        flows, _, coefficients = (np.tile(column[above[own]], len(everywhere)) for column in entries)
-        found.append([flows, everywhere.ravel().astype(np.int32), coefficients])
+    for own, everywhere, counts in replicas.above(rank[above], links[above].astype(np.int64)):
+        flows, coefficients = (np.tile(column[above[own]], len(everywhere)) for column in (entries[0], entries[2]))
+        times = np.repeat(counts.astype(np.int32), len(own))
+        found.append([flows, everywhere.ravel().astype(np.int32), coefficients, times])
     return [np.concatenate(column) for column in zip(*found, strict=True)]
 
 
@@ -230,63 +239,69 @@ class WideContents(Contents):
 
     def __init__(self) -> None:
         super().__init__()
-        self._slots: Indices = np.zeros((0, 0), np.int64)
+        self._slots = Slots(np.zeros((0, 0), np.int64))
 
-    def _distinct(self, phase: Phase, slots: Indices) -> Iterator[tuple[Hashable, Flow, Indices]]:
+    @cached_property
+    def _places(self) -> list[tuple[Indices, Indices]]:
+        """By flow the slots of its links, and the distances from there."""
+        return [self._slots.places(flow.links) for flow in self.flows]
+
+    def _distinct(self, phase: Phase, slots: Slots) -> Iterator[tuple[Hashable, Flow, Indices]]:
         self._slots = slots
         count: Counter[Hashable] = Counter()
         for flow in phase.flows:
-            carried = flow.links, flow.weights, flow.bound
+            carried = _digest(flow.links, flow.weights), flow.bound
             count[carried] += 1
-            yield (carried, count[carried]), flow, np.asarray(flow.links)
+            yield (carried, count[carried]), flow, flow.links
 
     def crossed(self, partners: int, cables: Flags) -> Colours:
         """By position in the group of *partners*, a colour of the links of its server that the flows cross."""
         found: Colours = np.zeros(partners, np.uint64)
-        for number, (flow, links) in enumerate(zip(self.flows, self._links, strict=True)):
-            inside = np.flatnonzero(~cables[links])
-            slot, distance = slots_of(links[inside], self._slots[0])
+        for number, (flow, places) in enumerate(zip(self.flows, self._places, strict=True)):
+            inside = np.flatnonzero(~cables[flow.links])
+            slot, distance = (column[inside] for column in places)
             column, position = np.divmod(slot, partners)
-            colour = mixed(np.array(flow.weights, np.float64)[inside].view(np.uint64))
-            colour ^= np.array(flow.crossings, np.float64)[inside].view(np.uint64)
+            colour = mixed(flow.weights[inside].view(np.uint64))
+            colour ^= flow.crossings[inside].view(np.uint64)
             for part in (distance, column, np.full_like(slot, number)):
                 colour = mixed(colour ^ part.astype(np.uint64))
             np.add.at(found, position, mixed(colour))
         return found
 
-    def entries(self, one: Isomorphic, replicas: Replicas | None, link_copies: Short) -> Sequence[Short]:
+    def entries(self, one: Isomorphic, replicas: Replicas | None, link_copies: LinkCopies) -> Sequence[Short]:
         """The entries on links of kept replicas, and on cables."""
         assert replicas is not None
         ranks = one.group_class.ranks[one.numbers - one.group_class.start]
         kept, copies, begin = replicas.kept[ranks], replicas.copies[ranks], 0
-        found = [np.zeros((3, 0), np.int32)]
-        for number, links in enumerate(self._links):
-            slot, distance = slots_of(links, self._slots[0])
+        found = [np.zeros((4, 0), np.int32)]
+        for number, (links, (slot, distance)) in enumerate(zip(self._links, self._places, strict=True)):
             position, on_cable = slot % ranks.shape[1], replicas.cables[links]
             row, column = np.nonzero(kept[:, position] | on_cable)
-            there = self._slots[row, slot[column]] + distance[column]
-            found.append(np.array([one.start + one.flows * row + number, there, begin + column], np.int32))
+            there = self._slots.at(row, slot[column]) + distance[column]
+            flows = one.start + one.flows * row + number
+            found.append(np.array([flows, there, begin + column, np.ones_like(flows)], np.int32))
             inside = ~on_cable[column]
-            link_copies[there[inside]] = copies[row[inside], position[column[inside]]]
+            link_copies.append((there[inside], copies[row[inside], position[column[inside]]]))
             begin += len(links)
         self._links.clear()
+        del self._places
         return np.concatenate(found, axis=1)  # type: ignore[return-value]
 
 
 def _incidence(
-    pairs: Sequence[tuple[Isomorphic, Contents]], replicas: Replicas | None, link_copies: Short
+    pairs: Sequence[tuple[Isomorphic, Contents]], replicas: Replicas | None, link_copies: LinkCopies
 ) -> Incidence:
     """The incidence of all flows, from each set of isomorphic communications and its contents."""
     coefficients = [content.coefficients for _, content in pairs]
     starts = accumulate((len(weights) for weights, _ in coefficients), initial=0)
-    columns: list[Sequence[Short]] = [[np.zeros(0, np.int32)] * 3]
+    columns: list[Sequence[Short]] = [[np.zeros(0, np.int32)] * 4]
     for (one, content), start in zip(pairs, starts, strict=False):
-        flows, links, own = content.entries(one, replicas, link_copies)
-        columns.append((flows, links, own + np.int32(start)))
-    flows, links, which = (np.concatenate(column) for column in zip(*columns, strict=True))
-    weights = np.array([weight for own, _ in coefficients for weight in own], np.float64)
-    crossings = np.array([number for _, own in coefficients for number in own], np.float64)
-    return Incidence(flows, links, which, weights, crossings)
+        flows, links, own, times = content.entries(one, replicas, link_copies)
+        columns.append((flows, links, own + np.int32(start), times))
+    flows, links, which, times = (np.concatenate(column) for column in zip(*columns, strict=True))
+    weights = _joined(np.float64, (own for own, _ in coefficients))
+    crossings = _joined(np.float64, (own for _, own in coefficients))
+    return Incidence(flows, links, which, times, weights, crossings)
 
 
 def _equal_placements(patterns: Sequence[Indices]) -> list[Indices]:
@@ -318,6 +333,11 @@ def _phases_without_links(plan: TransferPlan) -> Hashable:
 def _each(one: Isomorphic, values: Sequence[float], kind: type[np.generic]) -> NDArray[Any]:
     """*values* of the flows of one communication, repeated for all communications of *one*."""
     return np.tile(np.array(values, kind), len(one.numbers))
+
+
+def _digest(*arrays: NDArray[Any]) -> bytes:
+    """A digest of *arrays*, which are large: with 128 bits it is as good as equal."""
+    return blake2b(b"".join(array.tobytes() for array in arrays), digest_size=16).digest()
 
 
 def _joined(kind: type[np.generic], parts: Iterable[NDArray[Any]]) -> NDArray[Any]:

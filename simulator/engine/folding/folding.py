@@ -46,9 +46,8 @@ from clustersim.simulator.engine.folding.replicas import Flags, Kinds, Replicas,
 from clustersim.simulator.engine.pricing import Variation
 from clustersim.simulator.engine.setup import Communication
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.hashing import Colours, Indices, mixed
+from clustersim.simulator.hardware.hashing import Colours, Indices, mixed, of_positions
 from clustersim.simulator.hardware.links import Links
-from clustersim.simulator.hardware.topology import NONE
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
@@ -68,8 +67,9 @@ class FoldedNetwork:
         self._partition = partition
         self._bounds = flows.bounds[partition.firsts[FLOW]].tolist()
         first = partition.firsts[LINK]
-        self._links = partition.links[first].tolist()
-        self.capacity: list[float] = links.some(partition.links[first], lambda link: link.bandwidth).tolist()
+        self._links = partition.links[first]
+        self._capacities = links.some(self._links, lambda link: link.bandwidth)
+        self.capacity: list[float] = self._capacities.tolist()
         self._non_binding = partition.non_binding[first]
         self._made: dict[int, Flow] = {}
         self._fold()
@@ -86,15 +86,16 @@ class FoldedNetwork:
         order = np.lexsort((first, key // max(1, len(self.capacity))))
         self._flow, self._row = flow[first[order]], row[first[order]]
         # bincount adds in the order of the entries
-        self._weight = np.bincount(entry, incidence.weights[coefficients], len(key))[order]
-        self._crossings = np.bincount(entry, incidence.crossings[coefficients], len(key))[order]
+        weights, crossings = incidence.weights[coefficients], incidence.crossings[coefficients]
+        self._weight = np.bincount(entry, incidence.times * weights, len(key))[order]
+        self._crossings = np.bincount(entry, incidence.times * crossings, len(key))[order].astype(np.float64)
         self._starts = np.searchsorted(self._flow, np.arange(len(self._bounds) + 1))
 
     @cached_property
     def _kept(self) -> NDArray[np.bool_]:
         """By row: True if it can bind."""
         non_binding = self._non_binding[self._row]
-        share = self._weight / np.array(self.capacity, np.float64)[self._row]
+        share = self._weight / self._capacities[self._row]
         changing = np.zeros(len(self.capacity), np.bool_)
         changing[self._partition.classes[LINK][self._partition.distinct]] = True
         constant = ~non_binding & ~changing[self._row]
@@ -105,14 +106,10 @@ class FoldedNetwork:
         """The aggregate of all flows of the class *number*."""
         if number not in self._made:
             own = slice(self._starts[number], self._starts[number + 1])
-            row, weight, crossings = self._row[own], self._weight[own], self._crossings[own]
-            kept = self._kept[row]
-            rows, weights, bound = row[kept].tolist(), weight[kept].tolist(), self._bounds[number]
-            alone = min((self.capacity[r] / w for r, w in zip(rows, weights, strict=True)), default=bound)
-            links = tuple(self._links[r] for r in row.tolist())
-            self._made[number] = Flow(
-                links, tuple(crossings.tolist()), tuple(rows), tuple(weights), min(alone, bound), bound
-            )
+            row, kept, bound = self._row[own], self._kept[self._row[own]], self._bounds[number]
+            rows, weights = row[kept], self._weight[own][kept]
+            alone = float((self._capacities[rows] / weights).min(initial=bound))
+            self._made[number] = Flow(self._links[row], self._crossings[own], rows, weights, alone, bound)
         return self._made[number]
 
 
@@ -158,15 +155,18 @@ class Folding:
         if variation.varies:
             return ranks.astype(np.uint64)
         # a schedule may use the first devices of a communicator only, as a probe does beside parameter servers
-        _, accelerators = self.communicator.cluster.accelerators(self.communicator.devices[: len(ranks)])
-        slow = np.ones(len(ranks))
-        slow[list(variation.stragglers)] = list(variation.stragglers.values())
-        colours: Colours = mixed(self._table.program_of.astype(np.uint64)) ^ mixed(
-            mixed(accelerators.astype(np.uint64)) ^ slow.view(np.uint64)
-        )
+        devices = self.communicator.devices[: len(ranks)]
+        distinct_accelerators, accelerators = self.communicator.cluster.accelerators(devices)
+        programs, known = self._table.program_of, mixed(np.arange(len(distinct_accelerators), dtype=np.uint64))
+        of_program = mixed(np.arange(len(self.schedule.programs), dtype=np.uint64))
+        colours: Colours = of_program[programs] ^ mixed(known ^ np.ones(1).view(np.uint64))[accelerators]
+        slow = np.array([*variation.stragglers], np.int64)
+        slowdowns = np.array([*variation.stragglers.values()], np.float64).view(np.uint64)
+        colours[slow] = of_program[programs[slow]] ^ mixed(known[accelerators[slow]] ^ slowdowns)
         # a server takes simultaneous arrivals in order of rank, so ranks that use one differ
-        served = np.array([bool(program.servers()) for program in self.schedule.programs])[self._table.program_of]
-        return np.where(served, mixed(mixed(colours) ^ mixed(ranks.astype(np.uint64))), colours)
+        served = np.flatnonzero(np.array([bool(program.servers()) for program in self.schedule.programs])[programs])
+        colours[served] = mixed(mixed(colours[served]) ^ mixed(served.astype(np.uint64)))
+        return colours
 
     def _ranks_on_hosts(self, hosts: Mapping[int, str]) -> dict[int, int]:
         count: dict[tuple[str, int], int] = {}
@@ -313,7 +313,8 @@ def equal_replicas(
             kinds.add_wide(group_class, rows, content.crossed(group_class.ranks.shape[1], cables))
     if kinds.numbers.max() + 1 == len(found.grid):
         return None
-    replicas = Replicas(found, kinds.numbers, placement.slots, cables)
+    leaf, _, _ = next(cluster.regularity.chain(device[found.grid]))
+    replicas = Replicas(found, kinds.numbers, placement.slots, cables, of_positions(leaf))
     kept = [
         np.arange(len(one.ranks)) if number in wide else replicas.inner_rows(one)
         for number, one in enumerate(table.group_classes)
@@ -323,5 +324,6 @@ def equal_replicas(
 
 def _cables(cluster: Cluster) -> Flags:
     """By link: True between two switches that are in no server."""
-    inside = cluster.topology.vertices.node != NONE
-    return np.asarray(~(inside[cluster.topology.source] | inside[cluster.topology.target]))
+    flags = np.zeros(len(cluster.links), np.bool_)
+    flags[cluster.topology.cables] = True
+    return flags

@@ -57,24 +57,25 @@ def non_binding(cluster: Cluster, efficiency: Efficiency) -> Indices:
     """The numbers of the links that no load can fill. *efficiency*: the usable fraction of a bandwidth."""
     if not cluster.hierarchical:
         return np.zeros(0, np.int64)
-    topology = cluster.topology
-    source, target, vertices = topology.source, topology.target, len(topology.vertices)
-    level = _levels(topology)
-    carried = cluster.links.each(lambda link: link.bandwidth * efficiency(link))
-    into, out = np.bincount(target, carried, vertices), np.bincount(source, carried, vertices)
-    cables = np.flatnonzero((level[source] != NONE) & (level[target] != NONE))
-    v, u = source[cables], target[cables]
-    back = carried[_reverse(topology, cables)]
+    topology, level = cluster.topology, _levels(cluster.topology)
+
+    def carried(links: Indices) -> Floats:
+        return cluster.links.some(links, lambda link: link.bandwidth * efficiency(link))
+
+    into = np.bincount(topology.target[topology.entering_fabric], carried(topology.entering_fabric), len(level))
+    out = np.bincount(topology.source[topology.leaving_fabric], carried(topology.leaving_fabric), len(level))
+    v, u = topology.source[topology.cables], topology.target[topology.cables]
+    reached = (level[v] != NONE) & (level[u] != NONE)
+    cables, v, u = topology.cables[reached], v[reached], u[reached]
     others = np.where(level[u] > level[v], into[v], out[u])
-    return cables[others - back <= carried[cables] * (1 + ROUNDING)]
+    return np.asarray(cables[others - carried(_reverse(topology, cables)) <= carried(cables) * (1 + ROUNDING)])
 
 
 def _levels(topology: Topology) -> Indices:
     """By vertex: the level of a switch between nodes, 0 for those joined to a node; `NONE` for other vertices."""
     inside = topology.vertices.node != NONE
     level = np.full(len(inside), NONE)
-    between = ~inside[topology.source]
-    source, target = topology.source[between], topology.target[between]
+    source, target = topology.source[topology.leaving_fabric], topology.target[topology.leaving_fabric]
     reached, number = source[inside[target]], 0
     onward = ~inside[target]
     source, target = source[onward], target[onward]
@@ -86,7 +87,8 @@ def _levels(topology: Topology) -> Indices:
 
 def _reverse(topology: Topology, cables: Indices) -> Indices:
     """For each of *cables*, the link in the opposite direction."""
-    source, target, count = topology.source[cables], topology.target[cables], len(topology.vertices)
+    source, target = np.array([topology.source[cables], topology.target[cables]], np.int64)
+    count = len(topology.vertices)
     order = np.argsort(source * count + target)
     place = np.searchsorted((source * count + target)[order], target * count + source)
     return np.asarray(cables[order[place]])

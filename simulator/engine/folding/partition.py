@@ -13,22 +13,19 @@ n^2 / 2^64: for a million vertices one in ten million.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable
 from clustersim.simulator.engine.folding.flows import Flows, Incidence
 from clustersim.simulator.engine.folding.non_binding import Flags
 from clustersim.simulator.engine.folding.replicas import Replicas
-from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, hashed, mixed, sorted_once
+from clustersim.simulator.hardware.hashing import Colours, Indices, Numbers, firsts, hashed, mixed, sorted_once
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import Send
-
-Numbers = NDArray[np.int32] | Indices
-"""Numbers of vertices; with 32 bits where there are many edges, fifty for each rank."""
 
 AT_ONCE = 1 << 18
 """Edges that are looked at together: their temporary arrays stay in the cache."""
@@ -78,7 +75,7 @@ class Partition:
             np.ones(len(ranks), np.int64) if replicas is None else replicas.copies[kept],
             flows.copies,
             flows.copies[flows.made_of],
-            flows.link_copies[self.links].astype(np.int64),
+            self._link_copies(flows),
             np.ones(len(self.hosts), np.int64),
         ]
         colours = [
@@ -88,7 +85,7 @@ class Partition:
             bandwidths,
             hashed([cluster.accelerator(host) for host in self.hosts]),
         ]
-        binding, unfilled = self._split(flows.take_incidence(), used)
+        binding, unfilled = self._split(flows.take_incidence())
         self.classes = refine(
             colours,
             [
@@ -109,10 +106,15 @@ class Partition:
             place[kept] = self.classes[RANK]
             self.classes[RANK] = place[replicas.stands_for]
 
-    def _split(self, incidence: Incidence, used: Flags) -> tuple[Incidence, Incidence]:
-        """The *incidence* with links that can be full, and with others; *used*: the links that become indices."""
-        number = np.cumsum(used, dtype=np.int32) - 1
-        np.take(number, incidence.links, out=incidence.links)
+    def _link_copies(self, flows: Flows) -> Indices:
+        copies = np.ones(len(self.links), np.int64)
+        for links, counts in flows.link_copies:
+            copies[np.searchsorted(self.links, links)] = counts
+        return copies
+
+    def _split(self, incidence: Incidence) -> tuple[Incidence, Incidence]:
+        """The *incidence* with links that can be full, and with others; links become indices."""
+        incidence.links[:] = np.searchsorted(self.links, incidence.links)
         unfilled = self.non_binding[incidence.links]
         return incidence.chosen(~unfilled), incidence.chosen(unfilled)
 
@@ -121,10 +123,10 @@ class Partition:
         is_first = np.zeros(len(self.links), np.bool_)
         is_first[firsts(self.classes[LINK])] = True
         found = [part.chosen(np.flatnonzero(is_first[part.links])) for part in parts]
-        flows, links, coefficients = (
-            np.concatenate(column) for column in zip(*(one[:3] for one in found), strict=True)
+        flows, links, coefficients, times = (
+            np.concatenate(column) for column in zip(*(one[:4] for one in found), strict=True)
         )
-        whole = parts[0]._replace(flows=flows, links=links, coefficients=coefficients)
+        whole = parts[0]._replace(flows=flows, links=links, coefficients=coefficients, times=times)
         return whole.chosen(np.lexsort((coefficients, flows)))
 
     def _with_non_binding(self, crossing: Edges) -> Indices:
@@ -176,7 +178,8 @@ def _host_edges(hosts: Mapping[int, str], numbers: Mapping[str, int]) -> Edges:
 def _crossing_edges(incidence: Incidence) -> Edges:
     """The entries of *incidence* as edges from flows to links, labelled by their coefficients."""
     labels = mixed(incidence.weights.view(np.uint64)) ^ incidence.crossings.view(np.uint64)
-    return Edges(FLOW, LINK, incidence.flows, incidence.links, labels, incidence.coefficients)
+    times = incidence.times if (incidence.times > 1).any() else None
+    return Edges(FLOW, LINK, incidence.flows, incidence.links, labels, incidence.coefficients, times)
 
 
 def _unlabelled(one: int, other: int, ones: Numbers, others: Numbers) -> Edges:
@@ -187,7 +190,8 @@ def _unlabelled(one: int, other: int, ones: Numbers, others: Numbers) -> Edges:
 class Edges:
     """Edges between vertices of kind *one* and vertices of kind *other*; both are indices of kinds.
 
-    Edge i joins ``ones[i]`` and ``others[i]`` and has the label ``labels[which[i]]``.
+    Edge i joins ``ones[i]`` and ``others[i]`` and has the label ``labels[which[i]]``. It counts ``times[i]`` times;
+    once if nothing is said.
     """
 
     one: int
@@ -196,11 +200,12 @@ class Edges:
     others: Numbers
     labels: Colours
     which: Numbers
+    times: Numbers | None = None
 
     @property
     def turned(self) -> Edges:
         """The same edges, seen from the other end."""
-        return Edges(self.other, self.one, self.others, self.ones, self.labels, self.which)
+        return Edges(self.other, self.one, self.others, self.ones, self.labels, self.which, self.times)
 
 
 def refine(
@@ -229,7 +234,7 @@ def refine(
 def split_once(classes: Indices, others: Indices, edges: Edges) -> Indices:
     """*classes* (of the vertices of kind `Edges.one`), split once by the classes *others* of their neighbours."""
     fresh = mixed(classes.astype(np.uint64))
-    one = Edges(0, 1, edges.ones, edges.others, edges.labels, edges.which)
+    one = replace(edges, one=0, other=1)
     _Directed(one, None, salt=0).add([fresh], [fresh, mixed(others.astype(np.uint64))])
     return _numbered(fresh)
 
@@ -242,11 +247,12 @@ class _Directed:
 
     def __init__(self, edges: Edges, copies: Sequence[Indices] | None, *, salt: int) -> None:
         self.edges, self.labels = edges, mixed(edges.labels)
-        self.times: Colours | None = None
+        self.times: Colours | None = None if edges.times is None else edges.times.astype(np.uint64)
         if copies is not None and len(edges.ones):
             ones, others = copies[edges.one][edges.ones], copies[edges.other][edges.others]
             if (others > ones).any():
-                self.times = np.maximum(1, others // ones).astype(np.uint64)
+                several = np.maximum(1, others // ones).astype(np.uint64)
+                self.times = several if self.times is None else self.times * several
         self.salt = mixed(np.array([salt], np.uint64))
 
     def add(self, fresh: list[Colours], colours: list[Colours]) -> None:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable, GroupClass
 from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, mixed
-from clustersim.simulator.network.isomorphic_groups import Placement, relabelled_links, slots_of
+from clustersim.simulator.network.isomorphic_groups import Placement, Slots
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.mesh import NOWHERE
 
@@ -111,11 +111,11 @@ class Replicas:
 
     *kept*: by rank, True in the first replica of a kind. *copies*: by rank, the number of replicas of its kind.
     *stands_for*: by rank, the kept rank at its place. *cables*: by link of the cluster, True for links between
-    switches.
+    switches. *leaves*: by replica a colour of the switches that its ranks are connected to.
     """
 
-    def __init__(self, cut: MeshCut, kinds: Indices, slots: Indices, cables: Flags) -> None:
-        self.cut, self._kinds, self._slots, self.cables = cut, kinds, slots, cables
+    def __init__(self, cut: MeshCut, kinds: Indices, slots: Slots, cables: Flags, leaves: Colours) -> None:
+        self.cut, self._kinds, self._slots, self.cables, self._leaves = cut, kinds, slots, cables, leaves
         self.first = firsts(kinds)
         self.copies: Indices = np.bincount(kinds)[kinds][cut.replica]
         self.stands_for: Indices = cut.grid[self.first[kinds][cut.replica], cut.place]
@@ -126,20 +126,39 @@ class Replicas:
         return np.flatnonzero(self.kept[group_class.ranks[:, 0]])
 
     def everywhere_in_servers(self, links: Indices) -> Iterator[tuple[Indices, Indices]]:
-        """`everywhere` for *links* of servers of kept replicas."""
-        slots = self._slots[self.first]
+        """For each kept replica: which of *links* are of its servers, and the same links of all replicas of its kind.
+
+        The second array has a row for each replica and a column for each link.
+        """
+        slots = np.stack([self._slots.of(first) for first in self.first.tolist()])
         owner = np.repeat(np.arange(len(slots)), slots.shape[1])
-        slot, _ = slots_of(links, slots.ravel())
-        yield from self.everywhere(self.cut.grid[self.first[owner[slot]], 0], links)
+        slot, _ = Slots(slots.reshape(1, -1)).places(links)
+        for number in range(len(self.first)):
+            own = np.flatnonzero(owner[slot] == number)
+            if len(own):
+                yield own, self._slots.some(np.flatnonzero(self._kinds == number)).everywhere(links[own])
 
-    def everywhere(self, ranks: Indices, links: Indices) -> Iterator[tuple[Indices, Indices]]:
-        """For each kept replica: which of *links* flows of it cross, and the corresponding links in all of its kind.
+    def above(self, ranks: Indices, cables: Indices) -> Iterator[tuple[Indices, Indices, Indices]]:
+        """For each kept replica: which of *cables* flows of it cross, the same ones of all replicas of its kind, and
+        how many replicas have these.
 
-        *ranks*: by link, a rank of the replica. The second array has a row for each replica and a column for each link.
+        *ranks*: by cable, a rank of the replica. The second array has a row for all replicas below the same switches,
+        and a column for each cable.
         """
         replica = self.cut.replica[ranks]
         for number, first in enumerate(self.first.tolist()):
             own = np.flatnonzero(replica == first)
             if len(own):
-                like = self._slots[self._kinds == number]
-                yield own, relabelled_links(links[own], self._slots[first], like)
+                slots, counts = self._below_switches[number]
+                yield own, slots.everywhere(cables[own]), counts
+
+    @cached_property
+    def _below_switches(self) -> list[tuple[Slots, Indices]]:
+        """By kind the slots of the first replica below each set of switches, and how many replicas are below them."""
+        found = []
+        for number in range(len(self.first)):
+            like = np.flatnonzero(self._kinds == number)
+            _, first, counts = np.unique(self._leaves[like], return_index=True, return_counts=True)
+            order = np.argsort(first)
+            found.append((self._slots.some(like[first[order]]), counts[order]))
+        return found

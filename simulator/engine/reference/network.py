@@ -64,7 +64,7 @@ class Transfer(Work):
         super().__init__(network.clock, nbytes)
         self.network, self.number = network, number
         flow = network.flows[number]
-        self.demand, self.bound = dict(zip(flow.rows, flow.weights, strict=True)), flow.bound
+        self.demand, self.bound = dict(zip(flow.rows.tolist(), flow.weights.tolist(), strict=True)), flow.bound
 
     def record(self, begin: float, end: float) -> None:
         """Record the rate from *begin* to *end* (s) with the network."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from clustersim.simulator.network.step import Group, Step
+import numpy as np
+
+from clustersim.simulator.network.step import Group, Step, Transfer, Transfers, around
 
 CHUNKS = 8
 """Parts in which a vector passes along a chain: slots of a channel's buffer (NCCL_STEPS, NCCL
@@ -51,16 +53,16 @@ def rotation(
     owned: Callable[[int, int], Sequence[int]],
     *,
     reduces: bool,
+    transfers: Transfers | None = None,
 ) -> list[Step]:
     """Rotate the blocks around all *rings* (equally long) at once, until every block has passed all but one position.
 
     *nbytes*: bytes of each transfer. *owned* (ring, position): the blocks, out of *parts*, that start (all-gather) or
-    end (reduce-scatter) at the position.
+    end (reduce-scatter) at the position. *transfers*: those around the rings, if they are known.
     """
     size = len(rings[0])
     if size == 1:
         return []
-    transfers = tuple((ring[i], ring[(i + 1) % size]) for ring in rings for i in range(size))
     # a reduce-scatter starts each block one position after its owner, where it ends; an all-gather starts it there
     behind = 1 if reduces else 0
 
@@ -68,6 +70,7 @@ def rotation(
         number, place = divmod(transfer, size)
         return owned(number, rings[number][(place - behind - turn) % size])
 
+    transfers = transfers or around(rings)
     return [Step(transfers, nbytes, size - 1, lanes=len(rings), reduces=reduces, parts=parts, blocks=blocks)]
 
 
@@ -76,11 +79,11 @@ def chain(lanes: Sequence[Sequence[Order]], nbytes: float, *, reduces: bool) -> 
 
     The chains of a lane share no position. All lanes have the same number of transfers.
     """
-    transfers = tuple((c[i], c[i + 1]) for chains in lanes for c in chains for i in range(len(c) - 1))
-    return pipeline(transfers, len(lanes), nbytes, reduces=reduces)
+    ends = [np.zeros((0, 2), np.int64), *(np.array([c[:-1], c[1:]], np.int64).T for chains in lanes for c in chains)]
+    return pipeline(Transfers(np.concatenate(ends)), len(lanes), nbytes, reduces=reduces)
 
 
-def pipeline(transfers: tuple[tuple[int, int], ...], lanes: int, nbytes: float, *, reduces: bool) -> list[Step]:
+def pipeline(transfers: tuple[Transfer, ...] | Transfers, lanes: int, nbytes: float, *, reduces: bool) -> list[Step]:
     """Pass a part of the vector along each of *lanes* equal runs of *transfers*, chunk after chunk."""
     if not transfers:
         return []
@@ -101,4 +104,11 @@ def rotated(order: Order, first: int) -> tuple[int, ...]:
 def _by_channel(group: Group, nbytes: float, *, reduces: bool) -> list[Step]:
     channels = len(group.channels)
     parts = group.size * channels
-    return rotation(group.channels, nbytes / parts, parts, lambda ring, i: (i * channels + ring,), reduces=reduces)
+    return rotation(
+        group.channels,
+        nbytes / parts,
+        parts,
+        lambda ring, i: (i * channels + ring,),
+        reduces=reduces,
+        transfers=group.around,
+    )

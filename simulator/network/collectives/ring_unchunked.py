@@ -15,13 +15,13 @@ def all_reduce(group: Group, nbytes: float) -> list[Step]:
     """Sum everywhere, in p - 1 rounds of nbytes. Each channel carries an equal part of every vector."""
     if group.size == 1:
         return []
-    rings, size = group.channels, group.size
-    transfers = tuple((ring[i], ring[(i + 1) % size]) for ring in rings for i in range(size))
-    lanes = len(rings)
+    size, lanes = group.size, len(group.channels)
 
     def blocks(_: int, transfer: int) -> Sequence[int]:
         return (transfer // size,)
 
     return [
-        Step(transfers, nbytes / lanes, size - 1, lanes=lanes, reduces=True, parts=lanes, blocks=blocks, forwards=True)
+        Step(
+            group.around, nbytes / lanes, size - 1, lanes=lanes, reduces=True, parts=lanes, blocks=blocks, forwards=True
+        )
     ]

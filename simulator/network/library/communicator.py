@@ -14,6 +14,7 @@ import numpy as np
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.hardware.kernel import memory_bound
+from clustersim.simulator.hardware.topology import unchanging
 from clustersim.simulator.network.candidates import (
     AlgorithmCandidate,
     GroupTopology,
@@ -21,7 +22,7 @@ from clustersim.simulator.network.candidates import (
     candidate,
     candidates,
 )
-from clustersim.simulator.network.isomorphic_groups import Placement, Placements, Shape, relabelled_plan
+from clustersim.simulator.network.isomorphic_groups import Placement, Placements, Shape, Slots, relabelled_plan
 from clustersim.simulator.network.library import tuner
 from clustersim.simulator.network.library.tuner import unequal
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
@@ -65,11 +66,12 @@ class Communicator:
             raise SimulatorError(f'fidelity "{fidelity}" must be one of {", ".join(FIDELITIES)}')
         self.algorithms: Mapping[str, str] = algorithms or {}
         tuner.check(self.algorithms)
-        self.cluster, self.devices, self.transport, self.fidelity = cluster, tuple(devices), transport, fidelity
+        self.cluster, self.transport, self.fidelity = cluster, transport, fidelity
+        self.devices = unchanging(devices)
         self._like: Communicator | None = None
         self._topologies: dict[tuple[int, ...], GroupTopology] = {}
         self._plans: dict[tuple[object, ...], TransferPlan] = {}
-        self._models: dict[tuple[Hashable, int], tuple[TransferPlan, Indices]] = {}
+        self._models: dict[tuple[Hashable, int], tuple[TransferPlan, Slots]] = {}
         self._placed: dict[Hashable, Placement] = {}
         self._shapes: dict[tuple[_Request, Group], Shape] = {}
         self._steps: dict[tuple[_Request, Group], dict[str, list[Step]]] = {}
@@ -172,7 +174,7 @@ class Communicator:
 
     def _relabelled(self, request: Hashable, placement: Placement, plan: Callable[[], TransferPlan]) -> TransferPlan:
         """The plan for this *placement*: that of an isomorphic group with the same request, relabelled."""
-        key, slots = (request, int(placement.patterns[0])), placement.slots[0]
+        key, slots = (request, int(placement.patterns[0])), placement.slots
         if key not in self._models:
             self._models[key] = plan(), slots
         model, before = self._models[key]
@@ -266,9 +268,10 @@ class Communicator:
         if not path:
             return self._in_memory(self.cluster.host_of(self.devices[rank]), nbytes)
         links = [self.cluster.links[number] for number in path]
-        weights = tuple([1.0 / self.transport.link_efficiency(link) for link in links])
-        alone = min((link.bandwidth / weight for link, weight in zip(links, weights, strict=True)), default=inf)
-        flow = Flow(path, (1,) * len(path), path, weights, alone)
+        weights = np.array([1.0 / self.transport.link_efficiency(link) for link in links])
+        numbers = np.array(path, np.int64)
+        alone = float((self.cluster.bandwidths_of(numbers) / weights).min(initial=inf))
+        flow = Flow(numbers, np.ones(len(path)), numbers, weights, alone)
         step, wire = Step(_MESSAGE, nbytes), self.cluster.latency(path)
         bare = AlgorithmCandidate("copy", "copy", (PlacedStep(step, wire, (flow,), nbytes / alone),), 0.0, 1.0)
         return TransferPlan("copy", "copy", tuple(self._phases(bare)), nbytes)
@@ -293,8 +296,8 @@ class Communicator:
     def _found(self, ranks: tuple[int, ...]) -> GroupTopology:
         if self._like is not None:
             return self._like.topology(ranks).by(self.transport)
-        devices = [self.devices[rank] for rank in ranks]
-        return GroupTopology(self.cluster, devices, self.transport, numbers=self.device[list(ranks)])
+        numbers = self.device[list(ranks)]
+        return GroupTopology(self.cluster, self.cluster.devices_of(numbers), self.transport, numbers=numbers)
 
     def _best(
         self,

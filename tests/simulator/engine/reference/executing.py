@@ -110,5 +110,5 @@ def ends(made):
 
 def port(cluster, gpu, bound=float("inf")):
     """A flow out of the port of *gpu*, at most at *bound* bytes/s."""
-    link = cluster.number(f"gpu {gpu}", "switch 0")
-    return Flow((link,), (1,), (link,), (1.0,), min(GB, bound), bound)
+    link = np.array([cluster.number(f"gpu {gpu}", "switch 0")])
+    return Flow(link, np.ones(1), link, np.ones(1), min(GB, bound), bound)

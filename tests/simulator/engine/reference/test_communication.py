@@ -146,7 +146,8 @@ def planned(plans, capacity, **more):
 
 
 def flow(rows, bound=float("inf")):
-    return Flow(tuple(rows), (1,) * len(rows), tuple(rows), tuple(rows.values()), bound, bound)
+    numbers, ones = np.array(list(rows), np.int64), np.ones(len(rows))
+    return Flow(numbers, ones, numbers, np.array(list(rows.values())), bound, bound)
 
 
 def test_phases_follow_one_another_with_their_latencies():

@@ -107,7 +107,7 @@ def test_a_plan_accounts_for_every_byte(p: int, d: float, kind: str) -> None:
         for phase in plan.phases:
             for flow in phase.flows:
                 for link, crossings in zip(flow.links, flow.crossings, strict=True):
-                    carried[link] += crossings * phase.nbytes  # type: ignore[assignment]  # a Counter adds floats too
+                    carried[link] += crossings * phase.nbytes
         assert sum(carried.values()) == pytest.approx(2 * plan.sent_bytes)
 
 
@@ -155,8 +155,8 @@ def test_a_message_and_a_copy_cost_alpha_and_beta(fidelity: str) -> None:
 def test_ranks_on_one_device_need_no_wire() -> None:
     cluster = uniform(2, 1e9, 1e-6)
     plan = Communicator(cluster, ("gpu 0", "gpu 0"), ideal()).send(0, 1, 1e6)
-    assert [(phase.latency, flow.links, flow.alone) for phase in plan.phases for flow in phase.flows] == [
-        (0.0, (), float("inf"))
+    assert [(phase.latency, len(flow.links), flow.alone) for phase in plan.phases for flow in phase.flows] == [
+        (0.0, 0, float("inf"))
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -22,7 +23,7 @@ from clustersim.topologies.uniform_and_tree import uniform
 ALGORITHMS = ("ring", "tree", "halving_doubling", "hierarchical", "direct")
 
 
-def seconds(cluster: Cluster, devices: tuple[str, ...], transport: Transport, algorithm: str, nbytes: float) -> float:
+def seconds(cluster: Cluster, devices: Sequence[str], transport: Transport, algorithm: str, nbytes: float) -> float:
     communicator = Communicator(cluster, devices, transport, "alpha_beta", {"all_reduce": algorithm})
     plan = communicator.collective("all_reduce", "dp", tuple(range(len(devices))), nbytes)
     return sum(phase.latency for phase in plan.phases)
