@@ -40,11 +40,11 @@ def test_a_degraded_cable_can_be_filled_and_so_can_the_links_of_nics():
 
 
 def test_of_a_bandwidth_the_usable_part_counts():
-    """A cable of half the bandwidth carries as much as the others if half of theirs is usable, and all of its own."""
+    """A cable of 0.6 of the bandwidth carries what the others do if 0.6 of theirs is usable, and all of its own."""
     cluster = topologies.cluster({"nodes": 4, "node": NODE, "fabric": {"kind": "fat_tree"}})
-    slow = cluster.degraded([("leaf 0", "spine 0", 0.5)])
-    half = min(slow.links[number].bandwidth for number in slow.cables)
-    numbers = non_binding(slow, lambda link: 1.0 if link.bandwidth == half else 0.5)
+    slow = cluster.degraded([("leaf 0", "spine 0", 0.6)])
+    degraded = min(slow.links[number].bandwidth for number in slow.cables)
+    numbers = non_binding(slow, lambda link: 1.0 if link.bandwidth == degraded else 0.6)
     assert {slow.ends[number] for number in numbers} == cables(slow)
 
 
