@@ -77,13 +77,16 @@ class Cluster:
         self._router = router
         self._replacements: Mapping[Accelerator, Accelerator] = {}
         self._routes: dict[tuple[str, str], tuple[int, ...]] = {}
+        # the cluster of which this is a copy with other accelerators, and the same regularity
         self._before: Cluster | None = None
         self._check_links()
 
     def _check_links(self) -> None:
         """Raise `ClusterError` for the first link without positive bandwidth or with negative latency."""
         bad = [not link.bandwidth > 0 or not link.latency >= 0 for link in self.links.distinct]
-        for number in np.flatnonzero(np.array(bad, np.bool_)[self.links.which])[:1].tolist() if any(bad) else ():
+        if not any(bad):
+            return
+        for number in np.flatnonzero(np.array(bad, np.bool_)[self.links.which])[:1].tolist():
             source, target = self.ends[number]
             link = self.links[number]
             raise ClusterError(f"{source} - {target}: bandwidth must be above 0, latency at least 0: {link}")

@@ -219,7 +219,7 @@ def link_load(cluster: Cluster, devices: Sequence[str], step: Step, numbers: Ind
     order = np.argsort(links)
     passed = order[np.searchsorted(links[order], found.links)]
     lengths = np.bincount(found.of, found.lengths, len(ends)).astype(np.int64)
-    return LinkLoad(links, crossings, hops, hop_of, np.bincount(found.of), lengths, passed)
+    return LinkLoad(links, crossings, hops, hop_of, np.bincount(found.of, minlength=len(ends)), lengths, passed)
 
 
 def _on_trees(

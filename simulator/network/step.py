@@ -6,14 +6,15 @@ position in the group. It returns the steps. *nbytes* is the full vector, as ncc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import hypot, inf
-from typing import TypeVar, overload
+from typing import TypeVar
 
 import numpy as np
 
+from clustersim.simulator.hardware.array_rows import Rows
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.hardware.links import Floats
 from clustersim.simulator.reading.dataclass import dataclass
@@ -22,52 +23,6 @@ Number = TypeVar("Number", int, Indices)
 
 Transfer = tuple[int, int]
 """(sender, receiver), positions in the group."""
-
-
-class Transfers(Sequence[Transfer]):
-    """Transfers as an array of shape ``(transfers, 2)``; a pair is made when it is read, and the hash once.
-
-    >>> around = Transfers(np.array([(0, 1), (1, 0)]))
-    >>> around[1], around == ((0, 1), (1, 0)), len({around, Transfers(around.ends)})
-    ((1, 0), True, 1)
-    """
-
-    def __init__(self, ends: Indices) -> None:
-        self.ends = ends
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    @overload
-    def __getitem__(self, number: int) -> Transfer: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Transfer]: ...
-
-    def __getitem__(self, number: int | slice) -> Transfer | Sequence[Transfer]:
-        if isinstance(number, slice):
-            return Transfers(self.ends[number])
-        sender, receiver = self.ends[number].tolist()
-        return sender, receiver
-
-    def __iter__(self) -> Iterator[Transfer]:
-        return zip(*self.ends.T.tolist(), strict=True)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Transfers):
-            return self is other or np.array_equal(self.ends, other.ends)
-        return isinstance(other, tuple) and tuple(self) == other
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(tuple(self))  # equal to that of an equal tuple
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
-
 
 Blocks = Callable[[int, int], Sequence[int]]
 """(repetition, index of the transfer) -> the blocks of the vector that it carries. For proofs, not for costs."""
@@ -98,7 +53,7 @@ class Group:
         return self.nodes or (tuple(range(self.size)),)
 
     @cached_property
-    def around(self) -> Transfers:
+    def around(self) -> Rows[Transfer]:
         """The transfers from each position to the next one of each of the `channels`."""
         return around(self.channels)
 
@@ -130,7 +85,7 @@ class Step:
     Only the proof of correctness needs it.
     """
 
-    transfers: tuple[Transfer, ...] | Transfers
+    transfers: tuple[Transfer, ...] | Rows[Transfer]
     nbytes: float
     repeat: int = 1
     pipelined: bool = False
@@ -146,8 +101,8 @@ class Step:
     @cached_property
     def ends(self) -> Indices:
         """The transfers as an array of shape ``(transfers, 2)``."""
-        if isinstance(self.transfers, Transfers):
-            return self.transfers.ends
+        if isinstance(self.transfers, Rows):
+            return self.transfers.array
         return np.array(self.transfers, np.int64).reshape(-1, 2)
 
     @cached_property
@@ -178,8 +133,8 @@ class Step:
             return [self]
         adds = np.array(self.reduces)
         return [
-            replace(self, transfers=Transfers(self.ends[adds]), reduces=True),
-            replace(self, transfers=Transfers(self.ends[~adds]), reduces=False),
+            replace(self, transfers=Rows(self.ends[adds]), reduces=True),
+            replace(self, transfers=Rows(self.ends[~adds]), reduces=False),
         ]
 
     def latency(self, alphas: Floats) -> float:
@@ -260,7 +215,7 @@ class Step:
         return max(arrival, default=0.0)
 
 
-def around(rings: Sequence[Sequence[int]]) -> Transfers:
+def around(rings: Sequence[Sequence[int]]) -> Rows[Transfer]:
     """Return the transfers from each position of each of *rings*, equally long, to the next one."""
     senders = np.array(rings, np.int64).reshape(len(rings), -1)
-    return Transfers(np.stack([senders, np.roll(senders, -1, axis=1)], axis=-1).reshape(-1, 2))
+    return Rows(np.stack([senders, np.roll(senders, -1, axis=1)], axis=-1).reshape(-1, 2))

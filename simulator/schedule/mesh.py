@@ -12,14 +12,14 @@ Degrees belong to a layout: named axes over a set of ranks. A mesh is made of on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from math import prod
-from typing import overload
 
 import numpy as np
 
+from clustersim.simulator.hardware.array_rows import Rows
 from clustersim.simulator.hardware.hashing import Indices
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
@@ -28,47 +28,8 @@ NOWHERE = -1
 """The group and the coordinate of a rank that is not on an axis."""
 
 
-class Rows(Sequence[tuple[int, ...]]):
-    """Groups of equal size, stored as the rows of one array; a group is a tuple, made when it is read.
-
-    >>> rows = Rows(np.arange(4).reshape(2, 2))
-    >>> rows, rows[1], rows == ((0, 1), (2, 3))
-    (((0, 1), (2, 3)), (2, 3), True)
-    """
-
-    def __init__(self, ranks: Indices) -> None:
-        self.ranks = ranks
-
-    def __len__(self) -> int:
-        return len(self.ranks)
-
-    @overload
-    def __getitem__(self, number: int) -> tuple[int, ...]: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> tuple[tuple[int, ...], ...]: ...
-
-    def __getitem__(self, number: int | slice) -> tuple[int, ...] | tuple[tuple[int, ...], ...]:
-        found = self.ranks[number].tolist()
-        return tuple(map(tuple, found)) if isinstance(number, slice) else tuple(found)
-
-    def __iter__(self) -> Iterator[tuple[int, ...]]:
-        return map(tuple, self.ranks.tolist())
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Rows):
-            return np.array_equal(self.ranks, other.ranks)
-        return isinstance(other, tuple) and tuple(self) == other
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash(tuple(self))  # equal to that of an equal tuple
-
-    def __repr__(self) -> str:
-        return repr(tuple(self))
+Groups = Rows[tuple[int, ...]]
+"""Groups of equal size."""
 
 
 @dataclass(frozen=True)
@@ -86,21 +47,21 @@ class Axis:
     def lengths(self) -> Indices:
         """The number of ranks of each group."""
         if isinstance(self.groups, Rows):
-            return np.full(len(self.groups), self.groups.ranks.shape[1], np.int64)
+            return np.full(len(self.groups), self.groups.array.shape[1], np.int64)
         return np.fromiter(map(len, self.groups), np.int64, len(self.groups))
 
     @cached_property
     def _members(self) -> Indices:
         """The ranks of all groups, one group after the other."""
         if isinstance(self.groups, Rows):
-            return self.groups.ranks.reshape(-1)
+            return self.groups.array.reshape(-1)
         return np.fromiter(chain.from_iterable(self.groups), np.int64, self.lengths.sum())
 
     @cached_property
     def members(self) -> Indices:
         """The ranks of each group, one row for each group; shorter rows end with `NOWHERE`."""
         if isinstance(self.groups, Rows):
-            return self.groups.ranks
+            return self.groups.array
         rows = np.full((len(self.lengths), int(self.lengths.max(initial=0))), NOWHERE, np.int64)
         rows[np.arange(rows.shape[1]) < self.lengths[:, None]] = self._members
         return rows
@@ -134,7 +95,7 @@ class Axis:
     def relabelled(self, number_of: Sequence[int]) -> Axis:
         """The same axis where rank r is called ``number_of[r]``."""
         if isinstance(self.groups, Rows):
-            return Axis(Rows(np.array(number_of, np.int64)[self.groups.ranks]))
+            return Axis(Rows(np.array(number_of, np.int64)[self.groups.array]))
         return Axis(tuple(tuple(number_of[rank] for rank in group) for group in self.groups))
 
 
@@ -167,7 +128,7 @@ class Layout:
         """The number of ranks."""
         return prod(self.degrees.values())
 
-    def groups(self, axis: str) -> Rows:
+    def groups(self, axis: str) -> Groups:
         """The groups of *axis*, in order of their first ranks."""
         names = list(self.degrees)
         shape = [self.degrees[name] for name in reversed(names)]
@@ -201,13 +162,13 @@ class Mesh:
         >>> Mesh.of(Layout({"dp": 3}), Layout({"dp": 1}, ranks=[3])).axes["dp"].groups
         ((0, 1, 2), (3,))
         """
-        groups: dict[str, list[Rows]] = {}
+        groups: dict[str, list[Groups]] = {}
         for layout in layouts:
             for axis in layout.degrees:
                 groups.setdefault(axis, []).append(layout.groups(axis))
         axes = {axis: Axis(_together(several)) for axis, several in groups.items()}
         # every axis of a layout has all of its ranks
-        ranks = [layout.groups(axis).ranks.reshape(-1) for layout in layouts for axis in [*layout.degrees][:1]]
+        ranks = [layout.groups(axis).array.reshape(-1) for layout in layouts for axis in [*layout.degrees][:1]]
         return cls(int(np.count_nonzero(np.bincount(np.concatenate(ranks)))) if ranks else 0, axes)
 
     def joint(self, *names: str) -> Axis:
@@ -260,10 +221,10 @@ class Mesh:
         return Mesh(self.world_size, {name: axis.relabelled(number_of) for name, axis in self.axes.items()})
 
 
-def _together(several: Sequence[Rows]) -> Sequence[tuple[int, ...]]:
+def _together(several: Sequence[Groups]) -> Sequence[tuple[int, ...]]:
     """The groups of *several*, one after the other."""
-    if len({rows.ranks.shape[1] for rows in several}) == 1:
-        return Rows(np.concatenate([rows.ranks for rows in several]))
+    if len({rows.array.shape[1] for rows in several}) == 1:
+        return Rows(np.concatenate([rows.array for rows in several]))
     return tuple(chain.from_iterable(several))
 
 

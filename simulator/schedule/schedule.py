@@ -22,11 +22,12 @@ from itertools import chain
 
 import numpy as np
 
+from clustersim.simulator.hardware.array_rows import Rows
 from clustersim.simulator.hardware.hashing import Indices, distinct
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.matching import Matching
-from clustersim.simulator.schedule.mesh import NOWHERE, Axis, Mesh, Rows
+from clustersim.simulator.schedule.mesh import NOWHERE, Axis, Mesh
 from clustersim.simulator.schedule.ops import Compute, Delay, Op
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER
 from clustersim.simulator.schedule.program import Program, TemplatedOps

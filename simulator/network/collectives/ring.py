@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from clustersim.simulator.network.step import Group, Step, Transfer, Transfers, around
+from clustersim.simulator.hardware.array_rows import Rows
+from clustersim.simulator.network.step import Group, Step, Transfer, around
 
 CHUNKS = 8
 """Parts in which a vector passes along a chain: slots of a channel's buffer (NCCL_STEPS, NCCL
@@ -53,7 +54,7 @@ def rotation(
     owned: Callable[[int, int], Sequence[int]],
     *,
     reduces: bool,
-    transfers: Transfers | None = None,
+    transfers: Rows[Transfer] | None = None,
 ) -> list[Step]:
     """Rotate the blocks around all *rings* (equally long) at once, until every block has passed all but one position.
 
@@ -80,10 +81,12 @@ def chain(lanes: Sequence[Sequence[Order]], nbytes: float, *, reduces: bool) -> 
     The chains of a lane share no position. All lanes have the same number of transfers.
     """
     ends = [np.zeros((0, 2), np.int64), *(np.array([c[:-1], c[1:]], np.int64).T for chains in lanes for c in chains)]
-    return pipeline(Transfers(np.concatenate(ends)), len(lanes), nbytes, reduces=reduces)
+    return pipeline(Rows(np.concatenate(ends)), len(lanes), nbytes, reduces=reduces)
 
 
-def pipeline(transfers: tuple[Transfer, ...] | Transfers, lanes: int, nbytes: float, *, reduces: bool) -> list[Step]:
+def pipeline(
+    transfers: tuple[Transfer, ...] | Rows[Transfer], lanes: int, nbytes: float, *, reduces: bool
+) -> list[Step]:
     """Pass a part of the vector along each of *lanes* equal runs of *transfers*, chunk after chunk."""
     if not transfers:
         return []

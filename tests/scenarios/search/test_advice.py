@@ -216,7 +216,10 @@ def test_plan_and_advice_agree(name: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sorted(set(shipped()) - set(AGREEING)))
 def test_plan_and_advice_agree_on_every_shipped_scenario(name: str) -> None:
-    for one in agreeing((name,)):
+    found = agreeing((name,))
+    if not found:
+        pytest.skip("plan does not take it")
+    for one in found:
         agree(one.changed({"plan.search": SEARCH}, "a search"))
 
 
