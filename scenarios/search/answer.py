@@ -156,6 +156,7 @@ def _numbers(one: Neighbour) -> dict[str, Any]:
         "step_time_s": judged.seconds if judged else None,
         "need_bytes": judged.result["need_bytes"] if judged else None,
         "rejected": one.rejected or None,
+        "at_most": one.at_most,
     }
 
 

@@ -1,5 +1,4 @@
-"""Rules, bounds, estimate and simulation of candidates, as jobs of an executor; and the journal of a plan. A process
-keeps the space and the prices of a scenario, so that candidates share them.
+"""Rules, bounds, estimate and simulation of candidates, as jobs of an executor; and the journal of a plan.
 
 A process keeps the space and the prices of a scenario, so that candidates share them.
 """
@@ -23,7 +22,7 @@ from clustersim.scenarios.run import running
 from clustersim.scenarios.scenario import Scenario
 from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.least_memory import least_bytes
-from clustersim.scenarios.search.lower_bounds import kernel_seconds, least_seconds
+from clustersim.scenarios.search.lower_bounds import kernel_seconds, least_seconds, mean_kernel_seconds
 from clustersim.scenarios.specification.plan import PlanSection
 from clustersim.simulator.engine_choice import numba_fault
 from clustersim.simulator.reading.dataclass import dataclass
@@ -37,9 +36,10 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The lower bound of the memory of a candidate, *nbytes*; or why it is rejected."""
+    """Lower bounds of a candidate: its memory, *nbytes*, and its step time, *seconds*; or why it is rejected."""
 
     nbytes: float = 0.0
+    seconds: float = 0.0
     kind: str = ""
     why: str = ""
 
@@ -89,23 +89,28 @@ def _space(source: bytes) -> tuple[Space, Estimator]:
     return Space(scenario), Estimator(scenario)
 
 
+LEVELS: tuple[Callable[[Estimator, BuiltScenario], float], ...] = (
+    mean_kernel_seconds,
+    kernel_seconds,
+    least_seconds,
+)
+"""Lower bounds of the step time, each better than the one before it, and dearer."""
+
+
 def bounds(task: Task) -> list[Bound]:
-    """Return the lower bounds of the memory of each candidate of *task*."""
+    """Return the lower bounds of each candidate of *task*: of its memory, and the first of `LEVELS` of its time."""
     with gc_paused():
         return [_bound(*_space(task.source), Candidate(values)) for values in task.values]
 
 
 def _bound(space: Space, estimator: Estimator, candidate: Candidate) -> Bound:
     try:
-        return Bound(least_bytes(estimator, space.variant(candidate)))
+        variant = space.variant(candidate)
+        return Bound(least_bytes(estimator, variant), LEVELS[0](estimator, variant))
     except Rejected as rejected:
         return Bound(kind=rejected.kind, why=rejected.why)
     except (ClusterError, ScenarioError, ScheduleError) as error:
         return Bound(kind=ORDER, why=str(error).partition("\n")[0])
-
-
-LEVELS: tuple[Callable[[Estimator, BuiltScenario], float], ...] = (kernel_seconds, least_seconds)
-"""Lower bounds of the step time, each better than the one before it, and dearer."""
 
 
 def times(task: Task) -> list[float]:

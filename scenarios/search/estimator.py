@@ -208,10 +208,10 @@ class Estimator:
         `scenarios.build.derived.at_clock_of_longest_stage` says why. The work of a rank is the kernels of its layers.
         """
         derived, parallelism = variant.derived, variant.specification.parallelism
-        ranks, gpu = len(derived.devices), self._gpu(derived)
+        ranks, gpu = len(derived.devices), self.gpu(derived)
         if parallelism.pp == 1 or derived.by_stage or gpu is None or not gpu.spread:
             return ranks
-        facts, computing = self.pipeline(variant.specification), self._computing(variant)
+        facts, computing = self.pipeline(variant.specification), self.computing(variant)
         stages, phases = self.stages(self.share(variant), parallelism), self.phases(variant)
 
         def made() -> float:
@@ -231,7 +231,7 @@ class Estimator:
         own = self.pipeline(variant.specification).phases
         return own + {"full": STOPPED, "selective": AGAIN, "operators": AGAIN}.get(method, ""), own
 
-    def _gpu(self, derived: Derived) -> Accelerator | None:
+    def gpu(self, derived: Derived) -> Accelerator | None:
         """Return the GPU of all ranks; None if they differ."""
         cluster = self.network(derived).communicator.cluster
         found = self.once("gpus", derived.devices, lambda: list(cluster.count(derived.devices)))
@@ -247,7 +247,7 @@ class Estimator:
         prices, count = self._at_slowest(variant), self.waited_for(variant)
 
         def made() -> Mapping[Hashable, LayerPrice]:
-            slow, fast = self._computing(variant), self._computing(variant, count)
+            slow, fast = self.computing(variant), self.computing(variant, count)
             return {key: price.less(slow[key], fast[key]) for key, price in prices.items()}
 
         return self.once("clocked", (id(prices), count), made)
@@ -287,14 +287,14 @@ class Estimator:
 
     def least_prices(self, variant: BuiltScenario) -> Mapping[Hashable, LayerPrice]:
         """Return a lower bound of `prices`: kernels, all faster by what the clock makes products faster."""
-        slow, gpu = self._computing(variant), self._gpu(variant.derived)
+        slow, gpu = self.computing(variant), self.gpu(variant.derived)
         count, ranks = self.waited_for(variant), len(variant.derived.devices)
         if gpu is None or count == ranks:
             return slow
         least = partial(LayerPrice.times, factor=gpu.slowdown(count, now=ranks))
         return self.once("least", (id(slow), count), lambda: {key: least(price) for key, price in slow.items()})
 
-    def _computing(self, variant: BuiltScenario, count: float = 0) -> Mapping[Hashable, LayerPrice]:
+    def computing(self, variant: BuiltScenario, count: float = 0) -> Mapping[Hashable, LayerPrice]:
         """Return a lower bound of the price of each distinct layer: its kernels without launches and exchanges.
 
         The computations of a rank run one after the other, whatever its exchanges run beside. *count*: on the slowest

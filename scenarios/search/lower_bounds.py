@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.derived import Derived
-from clustersim.scenarios.build.layer_probe import STOPPED
+from clustersim.scenarios.build.layer_probe import STOPPED, content
 from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.layer_sums import (
     ALMOST,
@@ -30,6 +30,27 @@ from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.operators.model import Layer
 from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.operators.stages import ENDS
+
+
+def mean_kernel_seconds(estimator: Estimator, variant: BuiltScenario) -> float:
+    """Return a lower bound of `kernel_seconds`: the kernels of all layers, if the pipeline ranks shared them equally.
+
+    Of the GPUs with equal work no less than one pipeline rank has, so the slowest of so many is waited for.
+    """
+    derived, pipeline = variant.derived, estimator.pipeline(variant.specification)
+    if pipeline.asynchronous or derived.by_stage:
+        return 0.0
+    share, prices, gpu = estimator.share(variant), estimator.computing(variant), estimator.gpu(derived)
+    phases, ranks = estimator.phases(variant), len(derived.devices)
+
+    def seconds() -> float:
+        """Return the seconds of a micro-batch on all layers."""
+        own, of_ends = ({key: price.total(some) for key, price in prices.items()} for some in phases)
+        return sum((of_ends if layer.kind in ENDS else own)[content(layer)] for layer in share.layers)
+
+    of_all = estimator.once("all layers", (id(share), id(prices), phases), seconds)
+    faster = gpu.slowdown(ranks // len(pipeline.stages), now=ranks) if gpu else 1.0
+    return derived.micro_batches * of_all / len(pipeline.stages) * faster * ALMOST
 
 
 def kernel_seconds(estimator: Estimator, variant: BuiltScenario) -> float:

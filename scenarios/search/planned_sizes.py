@@ -171,7 +171,7 @@ class Clusters:
 
     def _bound(self, planner: Planner) -> float:
         planner.bound(planner.candidates)
-        seconds = min(planner.least_seconds(planner.open), default=inf)
+        seconds = planner.by_seconds(planner.open).least()
         if seconds == inf:
             return inf
         if not seconds:

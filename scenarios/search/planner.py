@@ -200,6 +200,8 @@ class Planner:
 
     def least_seconds(self, candidates: Sequence[Candidate], level: int = 0) -> list[float]:
         """Return the lower bounds of the step times of *candidates* that no rule rejects, those of *level*."""
+        if not level:
+            return [self.bounds[one.key].seconds for one in candidates]
         known = self._least_seconds[level]
         new = [candidate for candidate in candidates if candidate.key not in known]
         for some, found in self._run(candidate_evaluation.times, new, BOUNDED_AT_ONCE, level=level):
@@ -339,9 +341,12 @@ class Planner:
         priced = self.journal.estimated.get(candidate.key)
         return priced.seconds if priced else None
 
-    def fastest(self, among: Sequence[Candidate]) -> Candidate | None:
-        """Return the best by estimate of those *among* the open candidates; None if there is none that fits."""
-        return next(iter(self.best_by_estimate(1, among)), None)
+    def fastest(self, among: Sequence[Candidate], enough: float = inf) -> Candidate | None:
+        """Return the best by estimate of those *among* the open candidates; None if there is none that fits.
+
+        It is the best of all, or of *enough* with the lowest bounds and what has been estimated before.
+        """
+        return next(iter(self.best_by_estimate(1, among, enough=enough)), None)
 
     def best_by_estimate(
         self,
@@ -349,10 +354,12 @@ class Planner:
         among: Sequence[Candidate] | None = None,
         *,
         below: float = inf,
+        enough: float = inf,
     ) -> list[Candidate]:
         """Return so many candidates, the best by estimate; fewer if there are no more with an estimate up to *below*.
 
         *among*: open candidates, by default all. Those that have been estimated before set the limit for the others.
+        As soon as so many fit, no more than *enough* are estimated, those with the lowest bounds.
         """
         whole = among is None
         if among is None:
@@ -370,7 +377,8 @@ class Planner:
 
         add(one for one in among if one.key in self.journal.estimated)
         left = self.frontier([one for one in among if one.key not in self.journal.estimated])
-        while True:
+        estimated = 0
+        while len(fitting) < wanted or estimated < enough:
             worst = sorted(fitting)[wanted - 1][0] if len(fitting) >= wanted else below
             some = left.take(ROUND, worst)
             if not some:
@@ -378,6 +386,7 @@ class Planner:
             if whole:
                 self.watch.expect(-(-(len(some) + left.count(worst)) // ESTIMATED_AT_ONCE))
             self.estimate(some)
+            estimated += len(some)
             add(some)
         return [one for _, _, one in sorted(fitting)[:wanted]]
 

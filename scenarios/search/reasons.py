@@ -26,12 +26,16 @@ LOOKED_AT = 8
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A *candidate* that differs from another in *change*: simulated (*judged*), or *rejected* in words."""
+    """A *candidate* that differs from another in *change*: simulated (*judged*), or *rejected* in words.
+
+    *at_most*: another one with that change may be faster.
+    """
 
     candidate: Candidate
     change: str
     judged: Judged | None = None
     rejected: str = ""
+    at_most: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,14 +78,17 @@ class Reasons:
         planner, change = self.planner, words({key: value})
         those = [one for one in planner.candidates if one.values.get(key) == value]
         allowed = {one.key for one in those}
-        fastest = planner.fastest([one for one in planner.open if one.key in allowed])
+        others = [one for one in planner.open if one.key in allowed]
+        fastest = planner.fastest(others, LOOKED_AT)
         if fastest is None:
             too_large = [one for one in those if planner.kind(one) == MEMORY]
             if not too_large:
                 nearest = min(those, key=lambda one: one.distance(self.best.candidate))
                 return Neighbour(nearest, change, rejected=self._why(nearest))
             fastest = self._least_too_large(too_large)
-        return Neighbour(fastest, change, planner.simulate([fastest])[0])
+        left = [one for one in others if one.key not in planner.journal.estimated]
+        faster = planner.maybe_faster(left, planner.estimated_seconds(fastest) or 0.0, 1)
+        return Neighbour(fastest, change, planner.simulate([fastest])[0], at_most=bool(faster))
 
     def _why(self, candidate: Candidate) -> str:
         return self.planner.bounds[candidate.key].why or self.planner.journal.estimated[candidate.key].why
@@ -175,7 +182,8 @@ def _compared(best: Judged, one: Neighbour, capacity: float) -> str:
     needed = one.judged.result["need_bytes"]
     if needed > capacity:
         return f"with {one.change} needs {of_capacity(needed, capacity)}"
-    return f"with {one.change} takes {relative(one.judged.seconds, best.seconds)}"
+    at_most = "at most " if one.at_most else ""
+    return f"with {one.change} takes {at_most}{relative(one.judged.seconds, best.seconds)}"
 
 
 def _constraint(best: Judged, binding: Neighbour | None, capacity: float) -> str:

@@ -71,7 +71,9 @@ class NamesOf(Sequence[str]):
 
     def __getitem__(self, place: int | slice) -> str | NamesOf:
         if isinstance(place, slice):
-            return NamesOf(self.names, self.vertices[place])
+            # all of them are the same object, as of a tuple: a dictionary finds it without a comparison
+            whole = place.indices(len(self)) == (0, len(self), 1)
+            return self if whole else NamesOf(self.names, self.vertices[place])
         return self.names[int(self.vertices[place])]
 
     def __iter__(self) -> Iterator[str]:
@@ -82,6 +84,8 @@ class NamesOf(Sequence[str]):
         return vertex is not None and bool((self.vertices == vertex).any())
 
     def __eq__(self, other: object) -> bool:
+        if other is self:
+            return True
         if isinstance(other, NamesOf) and other.names is self.names:
             return np.array_equal(self.vertices, other.vertices)
         return isinstance(other, NamesOf | tuple) and self._all == tuple(other)

@@ -14,6 +14,7 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.scenarios.alternatives.candidate import Candidate
 from clustersim.scenarios.search import candidate_evaluation
+from clustersim.scenarios.search.candidate_evaluation import LEVELS
 from clustersim.scenarios.search.planner import MARGIN, MOST_SIMULATED, Frontier, Judged, Planner
 from clustersim.simulator.reading.errors import ScenarioError
 from tests.scenarios.search.jobs import job, random_job
@@ -79,8 +80,7 @@ def test_the_best_of_a_random_job_is_among_those_simulated(seed: int) -> None:
     planner = Planner(random_job(seed))
     planner.bound(planner.candidates)
     best = {one.candidate.key for one in planner.best()}
-    bounds = dict(zip([one.key for one in planner.open], planner.least_seconds(planner.open), strict=True))
-    quickest = sorted(planner.open, key=lambda one: bounds[one.key])[:40]
+    quickest = planner.by_seconds(planner.open).take(40)
     planner.estimate(quickest)
     fitting = [one for one in quickest if not planner.kind(one)]
     assert min(planner.simulate(fitting), key=lambda one: one.value).candidate.key in best
@@ -180,7 +180,9 @@ def test_each_level_of_bounds_is_asked_of_few_candidates() -> None:
 def test_only_candidates_with_lower_bounds_may_be_faster() -> None:
     planner = Planner(job(SMALL))
     planner.bound(planner.candidates)
-    least = dict(zip([one.key for one in planner.open], planner.least_seconds(planner.open, 1), strict=True))
+    least = dict(
+        zip([one.key for one in planner.open], planner.least_seconds(planner.open, len(LEVELS) - 1), strict=True)
+    )
     middle = sorted(least.values())[len(least) // 2]
     expected = [one for one in planner.open if least[one.key] < middle]
     assert planner.maybe_faster(planner.open, middle, 5) == expected[:5]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -56,9 +57,23 @@ def test_the_numbers_of_why_are_simulated(found: PlanAnswer) -> None:
         again = simulated(found, one["set"])
         assert (one["step_time_s"], one["need_bytes"]) == (again["step_time_s"], again["need_bytes"])
         if again["need_bytes"] <= found.planner.within:
-            assert f"{one['change']} takes {relative(again['step_time_s'], first['step_time_s'])}" in first["why"]
+            taken = relative(again["step_time_s"], first["step_time_s"])
+            at_most = "at most " if one["at_most"] else ""
+            assert f"{one['change']} takes {at_most}{taken}" in first["why"]
         else:
             assert of_capacity(again["need_bytes"], found.planner.within) in first["why"]
+
+
+def test_a_neighbour_takes_at_most_so_long_if_not_all_that_may_be_faster_were_estimated(found: PlanAnswer) -> None:
+    """Compared with the estimates of all candidates with its degree."""
+    planner = found.planner
+    for one in found.neighbours:
+        key, _, value = one.change.partition(" ")
+        those = [other for other in planner.open if other.values[key] == int(value)]
+        planner.estimate(those)
+        seconds = {other.key: planner.estimated_seconds(other) or inf for other in those if not planner.kind(other)}
+        assert one.at_most or seconds[one.candidate.key] == min(seconds.values())
+    assert {one.at_most for one in found.neighbours} == {False, True}
 
 
 def test_the_numbers_of_the_nearest_misses_are_simulated(found: PlanAnswer) -> None:
