@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.derived import Derived
-from clustersim.scenarios.build.layer_probe import STOPPED, content
+from clustersim.scenarios.build.layer_probe import STOPPED
 from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.layer_sums import (
     ALMOST,
@@ -19,6 +19,7 @@ from clustersim.scenarios.search.layer_sums import (
     trained_parameters,
 )
 from clustersim.scenarios.search.pipeline_facts import PipelineFacts
+from clustersim.scenarios.search.prices import LayerPrice
 from clustersim.simulator.hardware.kernel import BYTES, memory_bound
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
@@ -42,13 +43,9 @@ def mean_kernel_seconds(estimator: Estimator, variant: BuiltScenario) -> float:
         return 0.0
     share, prices, gpu = estimator.share(variant), estimator.computing(variant), estimator.gpu(derived)
     phases, ranks = estimator.phases(variant), len(derived.devices)
-
-    def seconds() -> float:
-        """Return the seconds of a micro-batch on all layers."""
-        own, of_ends = ({key: price.total(some) for key, price in prices.items()} for some in phases)
-        return sum((of_ends if layer.kind in ENDS else own)[content(layer)] for layer in share.layers)
-
-    of_all = estimator.once("all layers", (id(share), id(prices), phases), seconds)
+    layers = estimator.once("all layers", id(share), lambda: [list(share.layers)])
+    key = id(layers), id(prices), phases
+    (of_all,) = estimator.once("seconds of all", key, lambda: _totals(estimator, layers, prices, phases))
     faster = gpu.slowdown(ranks // len(pipeline.stages), now=ranks) if gpu else 1.0
     return derived.micro_batches * of_all / len(pipeline.stages) * faster * ALMOST
 
@@ -133,17 +130,13 @@ def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
     assert training is not None
     pipeline, share = estimator.pipeline(variant.specification), estimator.share(variant)
     prices = estimator.least_prices(variant) if computing else estimator.prices(variant)
-    phases, end_phases = estimator.phases(variant)
+    phases = estimator.phases(variant)
     layers, message = estimator.stages(share, parallelism), 0.0
     if share.optimizer_seconds is None:
         message = variant.software.host_seconds_per_message
 
-    def seconds(phases: str, end_phases: str) -> list[float]:
-        """Return the seconds of *phases* of each stage; of *end_phases* of the layers that are never recomputed."""
-        found = grouped(estimator, "layers", layers)
-        return found.sums(
-            {key: prices[key].total(end_phases if layer.kind in ENDS else phases) for key, layer in found.first.items()}
-        )
+    def seconds(*phases: str) -> list[float]:
+        return _totals(estimator, layers, prices, phases)
 
     def with_messages() -> _StageSeconds:
         waits = [message * crossed for crossed in _crossed(pipeline.stages, len(layers))]
@@ -151,12 +144,20 @@ def _stage_seconds(estimator: Estimator, variant: BuiltScenario, *, computing: b
         return _StageSeconds(
             _sums(seconds("F", "F"), ahead),
             [0.0] * len(back) if pipeline.splits else _sums(seconds("B", "B"), back),
-            _sums(seconds(phases, end_phases), ahead, back),
+            _sums(seconds(*phases), ahead, back),
             seconds(STOPPED, STOPPED),
         )
 
     key = id(layers), id(prices), id(pipeline), phases, message
     return estimator.once("stage seconds", key, with_messages)
+
+
+def _totals(
+    estimator: Estimator, stages: list[list[Layer]], prices: Mapping[Hashable, LayerPrice], phases: Sequence[str]
+) -> list[float]:
+    """Return the seconds of each of *stages*; *phases*: of a micro-batch on layers, and on those never recomputed."""
+    found = grouped(estimator, "layers", stages)
+    return found.sums({key: prices[key].total(phases[layer.kind in ENDS]) for key, layer in found.first.items()})
 
 
 def _crossed(own: Sequence[Iterable[int]], count: int) -> list[bool]:
