@@ -17,20 +17,23 @@ run: $(VENV)/run.done
 	$(BIN)/clustersim plot runs/zhores_resnet50_ddp breakdown
 
 # lint, types, notebooks, tests. $(1): options of pytest, $(2): notebooks, $(3): further targets. Tests that time real
-# processes mostly wait: what only computes runs beside them and gives way. A target's output comes in one piece.
+# processes mostly wait: what only computes runs beside them and gives way. A target's output comes in one piece, but
+# that of `computed` as it is written, since it takes longest.
 define suite
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(MAKE) -j3 $(if $(filter output-sync,$(.FEATURES)),--output-sync) timed types executed $(3) OPTIONS="$(1)" EXECUTED="$(2)"
-	$(BIN)/pytest $(1) -n 2 --dist loadfile -m "not testbed and not cluster" tests clustersim
+	$(MAKE) -j5 $(if $(filter output-sync,$(.FEATURES)),--output-sync) timed computed types executed $(3) OPTIONS="$(1)" EXECUTED="$(2)"
 endef
 
-.PHONY: timed types compiled executed
+.PHONY: timed types compiled executed computed
 
 GIVING_WAY := nice -n 19
 
 timed:
 	$(BIN)/pytest $(OPTIONS) -m "testbed or cluster" $$(grep -rlE "mark\.(testbed|cluster)\b" --include="test_*.py" tests)
+
+computed: compiled
+	+$(GIVING_WAY) $(BIN)/pytest $(OPTIONS) -n 2 --dist loadfile -m "not testbed and not cluster" tests clustersim
 
 types:
 	$(GIVING_WAY) $(BIN)/mypy
