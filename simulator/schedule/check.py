@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from math import inf
 from typing import NoReturn
 
@@ -21,7 +20,7 @@ from clustersim.simulator.schedule.dependencies import well_named
 from clustersim.simulator.schedule.matching import Integers, Matching, request_of
 from clustersim.simulator.schedule.mesh import NOWHERE, Axis
 from clustersim.simulator.schedule.ops import COLLECTIVES, Collective, Compute, Delay, Op, Recv, Send
-from clustersim.simulator.schedule.pipeline_order import Action
+from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
 from clustersim.simulator.schedule.program import OpBlock, Program
 from clustersim.simulator.schedule.schedule import Schedule
 
@@ -77,22 +76,19 @@ def _check_phases(program: Program) -> None:
 
     Of all micro-batches with the same sequence of templates, one is checked.
     """
-    blocks = program.blocks
-    of: dict[int | None, list[int]] = defaultdict(list)
-    for number, block in enumerate(blocks):
-        of[block.micro_batch].append(number)
-    if any(_place(blocks[number], op) for number in of[None] for op in blocks[number].ops):
-        # ops without a template may be of any micro-batch
-        of = {None: list(range(len(blocks)))}
-    distinct = {tuple(id(blocks[number].ops) for number in numbers): numbers for numbers in of.values()}
-    starts = [0, *accumulate(len(block.ops) for block in blocks)]
-    for numbers in distinct.values():
-        placed = (
-            (starts[number] + place, _place(blocks[number], op))
-            for number in numbers
-            for place, op in enumerate(blocks[number].ops)
+    ops = program.templated
+    without = np.unique(ops.which[ops.micro_batches == PLACEHOLDER]).tolist()
+    placed = any(_place(OpBlock(ops.templates[number]), op) for number in without for op in ops.templates[number])
+    # ops without a template may be of any micro-batch
+    several = [np.arange(len(ops.which))] if placed else ops.of_micro_batches()
+    for numbers in {ops.which[numbers].tobytes(): numbers for numbers in several}.values():
+        starts, blocks = ops.starts[numbers].tolist(), map(ops.block, numbers.tolist())
+        every = (
+            (start + number, _place(block, op))
+            for start, block in zip(starts, blocks, strict=True)
+            for number, op in enumerate(block.ops)
         )
-        _check_order(program, [(index, place) for index, place in placed if place])
+        _check_order(program, [(index, place) for index, place in every if place])
 
 
 def _check_order(program: Program, placed: Sequence[tuple[int, tuple[Action, str | None]]]) -> None:

@@ -132,6 +132,12 @@ class TemplatedOps(Sequence[Op]):
         micro_batch = int(self.micro_batches[number])
         return OpBlock(self.templates[self.which[number]], None if micro_batch == PLACEHOLDER else micro_batch)
 
+    def of_micro_batches(self) -> Iterator[Numbers]:
+        """The numbers of the blocks of each micro-batch, ascending; those of no micro-batch first."""
+        together = self.micro_batches.argsort(kind="stable")
+        ends = np.flatnonzero(np.diff(self.micro_batches[together])) + 1
+        return (together[begin:end] for begin, end in pairwise([0, *ends.tolist(), len(together)]))
+
     @cached_property
     def blocks(self) -> tuple[OpBlock, ...]:
         """All blocks, in order."""
@@ -346,22 +352,18 @@ class Program:
         keep the number of blocks, as `map_ops` and `with_ops` do. Blocks of no micro-batch form one program as well.
         """
         ops = self.templated
-        together = ops.micro_batches.argsort(kind="stable")
-        templates_of, micro_batches = ops.which[together], ops.micro_batches[together]
         known: dict[bytes, Numbers] = {}
         templates: list[tuple[Op, ...]] = []
-        changed_to = np.empty_like(templates_of)
-        for begin, end in pairwise([0, *(np.flatnonzero(np.diff(micro_batches)) + 1).tolist(), len(together)]):
-            same = templates_of[begin:end].tobytes()
+        which = np.empty_like(ops.which)
+        for numbers in ops.of_micro_batches():
+            same = ops.which[numbers].tobytes()
             if same not in known:
-                placeholders = np.full(end - begin, PLACEHOLDER)
-                own = TemplatedOps.from_columns(ops.templates, templates_of[begin:end], placeholders)
+                placeholders = np.full(len(numbers), PLACEHOLDER)
+                own = TemplatedOps.from_columns(ops.templates, ops.which[numbers], placeholders)
                 new = change(self.with_templated_ops(own)).templated
                 known[same] = new.which + len(templates)
                 templates += new.templates
-            changed_to[begin:end] = known[same]
-        which = np.empty_like(ops.which)
-        which[together] = changed_to
+            which[numbers] = known[same]
         return self.with_templated_ops(TemplatedOps.from_columns(templates, which, ops.micro_batches))
 
     def map_blocks(self, change: Callable[[Sequence[Op], Names], tuple[Iterable[Op], Names]]) -> Program:
