@@ -169,13 +169,18 @@ def _listed(package: str) -> list[tuple[str, str]]:
 
 def _folders(package: str) -> Sequence[str]:
     """Return the folders of *package*; none if there is no such package."""
-    return _own_folders(package) if package.startswith(f"{OWN}.") else _found_folders(package)
+    if package in sys.modules:
+        return tuple(getattr(sys.modules[package], "__path__", ()))
+    home, _, _ = package.rpartition(".")
+    if home == OWN or home.startswith(f"{OWN}."):
+        return _own_folders(package, _folders(home))
+    return _found_folders(package)
 
 
 @cache
-def _own_folders(package: str) -> Sequence[str]:
-    """Return `_found_folders`; those of this package stay where they are."""
-    return _found_folders(package)
+def _own_folders(package: str, above: Sequence[str]) -> Sequence[str]:
+    """Return the folders of a *package* of this one that lie in those *above* it: they stay where they are."""
+    return _found_folders(package) if above else ()
 
 
 def _found_folders(package: str) -> Sequence[str]:
