@@ -121,7 +121,9 @@ def unfrozen(cls: type[Any]) -> type[Any]:
     """
     slots = {name: value for name, value in vars(cls).items() if name == "__slots__"}
     opened = {**slots, "__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
-    return type(cls)(cls.__name__, cls.__bases__, opened)
+    kind: Any = type(cls)
+    made: type[Any] = kind(cls.__name__, cls.__bases__, opened)
+    return made
 
 
 def _initialiser(

@@ -104,7 +104,7 @@ def find(package: str, name: str) -> Any:
     if is_path(name) and Path(name).is_file():
         return Path(name)
     home, _, stem = name.rpartition(".")
-    own = (f"{stem}.py", f"{stem}.yaml") if not stem.startswith("_") else ()
+    own = [] if stem.startswith("_") else [f"{stem}.py", f"{stem}.yaml"]
     for folder in sorted(_folders(home or package)):
         # not `Path.exists`: where letters of either case are equal, a name must still be that of the file
         there = os.listdir(folder)  # noqa: PTH208 - a path for each file takes ten times as long
