@@ -37,7 +37,6 @@ TOGETHER = {
 """Files that read simulations of another file. Both run in one process, so that each simulation runs once."""
 
 LONG = (
-    "tests/scenarios/accuracy/test_calibration_sources.py",
     "tests/scenarios/accuracy/test_nccl_tests.py",
     "tests/scenarios/exchange/formats/test_programs.py",
     "tests/scenarios/search/test_advice.py",

@@ -1,4 +1,4 @@
-"""Results of the shipped scenarios, simulated once for all tests that run in one process."""
+"""The shipped scenarios, loaded and simulated once for all tests that run in one process."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ SLOW = (
 
 
 @cache
+def loaded(name: str) -> Scenario:
+    """Return the shipped scenario *name*."""
+    return Scenario.load(name)
+
+
+@cache
 def result_of(name: str) -> Result:
     """Return the result of the shipped scenario *name*."""
-    return Scenario.load(name).run()
+    return loaded(name).run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import chain
 from math import inf
@@ -17,6 +17,8 @@ from clustersim.scenarios.run.running import simulated
 from clustersim.scenarios.specification.loading import SHIPPED, shipped
 from clustersim.simulator.analysis import metrics, network_traffic
 from clustersim.simulator.analysis.timeline import Timeline
+from clustersim.simulator.engine.folding.non_binding import ragged_arange
+from clustersim.simulator.hardware.links import Floats
 from clustersim.simulator.network.candidates import GroupTopology
 from clustersim.simulator.network.library import tuner
 from clustersim.simulator.network.library.calibration_file import transport
@@ -106,20 +108,30 @@ SMALLER: dict[str, dict[str, Any]] = {
 
 
 @cache
-def loaded(case: Case, fold: bool) -> Scenario:
-    name, variant = case
+def whole(name: str, fold: bool) -> Scenario:
     scenario = Scenario.load(name, {"simulation.fold": fold, **SMALLER.get(name, {})})
     assert len(scenario.derived.devices) <= 128, "tell in SMALLER how to cut it down"
+    return scenario
+
+
+def loaded(case: Case, fold: bool) -> Scenario:
+    name, variant = case
+    scenario = whole(name, fold)
     assert bool(variant) == bool(scenario.variants)
     return scenario.variants[variant] if variant else scenario
 
 
 @cache
+def schedules(case: Case) -> list[Schedule]:
+    """The schedule of the step, and that of the broadcast before it if there is one, for folded and unfolded runs."""
+    scenario = loaded(case, fold=True)
+    return [schedule for schedule in (scenario.schedule(), scenario.initial()) if schedule is not None]
+
+
+@cache
 def timelines(case: Case, fold: bool) -> tuple[Timeline, ...]:
-    """The timeline of the step, and that of the broadcast before it if there is one."""
-    scenario = loaded(case, fold)
-    schedules = [scenario.schedule(), scenario.initial()]
-    return tuple(simulated(scenario, schedule) for schedule in schedules if schedule is not None)
+    """The timelines of the `schedules`."""
+    return tuple(simulated(loaded(case, fold), schedule) for schedule in schedules(case))
 
 
 UNFOLDED = ("gpt3_175b_1024a100", "gpt3_175b_one_a100", *HEAVY)
@@ -145,11 +157,11 @@ def expected_bytes(scenario: Scenario, timeline: Timeline) -> dict[int, float]:
             paths = cluster.paths(devices[source], target, group)
             for link in chain.from_iterable(paths):
                 total[link] += nbytes * schedule.steps / len(paths)
-    for rank, device in enumerate(devices):
-        for op in schedule.program(rank).ops:
-            if isinstance(op, Copy):
-                for link in cluster.copy_path(device, op.source, op.to):
-                    total[link] += op.nbytes * schedule.steps
+    copies = [[op for op in program.ops if isinstance(op, Copy)] for program in schedule.programs]
+    for device, program in zip(devices, schedule.program_of, strict=True):
+        for op in copies[program]:
+            for link in cluster.copy_path(device, op.source, op.to):
+                total[link] += op.nbytes * schedule.steps
     for one in scenario.specification.network.background:
         route = cluster.route(one.source, one.target)
         # what the job does not explain on the first link is on all links of the other job's way
@@ -164,19 +176,26 @@ def expected_bytes(scenario: Scenario, timeline: Timeline) -> dict[int, float]:
 def transfers(scenario: Scenario, schedule: Schedule, timeline: Timeline) -> dict[tuple[int, str, int], float]:
     """Bytes by (sending rank, receiving device, connections of a group)."""
     total: defaultdict[tuple[int, str, int], float] = defaultdict(float)
-    distinct = [counted(program.ops) for program in schedule.programs]
+    distinct, devices = [counted(program.ops) for program in schedule.programs], list(timeline.devices)
     for rank, index in enumerate(schedule.program_of):
         for op, times in distinct[index]:
-            group = 0
-            if isinstance(op, Collective):
-                place = timeline.schedule.mesh.axes[op.over].place(rank)
-                assert place is not None
-                members = timeline.schedule.mesh.axes[op.over].groups[place[0]]
-                group = connection([timeline.devices[one] for one in members])
-            for source, target, nbytes in moved(scenario, timeline, op, rank):
-                own = group if isinstance(op, Collective) else connection([timeline.devices[source], target])
-                total[source, target, own] += nbytes * times
+            sent = list(moved(scenario, timeline, op, rank))
+            if isinstance(op, Collective) and sent:
+                group = connection([devices[one] for one in members(schedule, op, rank)])
+                for source, target, nbytes in sent:
+                    total[source, target, group] += nbytes * times
+            elif isinstance(op, Send):
+                for source, target, nbytes in sent:
+                    total[source, target, connection([devices[source], target])] += nbytes * times
     return total
+
+
+def members(schedule: Schedule, op: Collective, rank: int) -> Sequence[int]:
+    """The ranks of the group of *op* that *rank* is in."""
+    axis = schedule.mesh.axes[op.over]
+    place = axis.place(rank)
+    assert place is not None
+    return axis.groups[place[0]]
 
 
 def counted(ops: Iterable[Op]) -> list[tuple[Op, int]]:
@@ -247,47 +266,50 @@ def test_ranks_send_at_least_the_lower_bound(case: Case, fold: bool) -> None:
 @both_ways
 def test_no_link_carries_more_than_its_bandwidth_at_any_time(case: Case, fold: bool) -> None:
     for timeline in timelines(case, fold):
-        events: dict[int, list[tuple[float, float]]] = {}
         assert timeline.link_use is not None
-        intervals, (starts, links, crossings) = timeline.link_use
-        for flow, begin, end, rate in zip(*(column.tolist() for column in intervals), strict=True):
-            assert begin < end
-            for place in range(starts[flow], starts[flow + 1]):
-                one = rate * crossings[place]
-                events.setdefault(links[place], []).extend([(end, -one), (begin, one)])
-        assert events or timeline.world_size == 1
-        for link, changes in events.items():
-            # at one time, ends are counted before begins
-            load = np.cumsum([rate for _, rate in sorted(changes)])
-            assert load.max() <= scenario_bandwidth(timeline, link) * (1 + 1e-9)
+        (flow, begin, end, rate), (starts, links, crossings) = timeline.link_use
+        assert (begin < end).all()
+        assert len(flow) or timeline.world_size == 1
+        # of each interval the links, one after the other
+        counts = starts[flow + 1] - starts[flow]
+        each, place = np.repeat(np.arange(len(flow)), counts), ragged_arange(starts[flow], counts)
+        taken = rate[each] * crossings[place]
+        link, time, change = (
+            np.tile(links[place], 2),
+            np.concatenate([end[each], begin[each]]),
+            np.concatenate([-taken, taken]),
+        )
+        # by link and time; at one time, ends are counted before begins
+        order = np.lexsort((change, time, link))
+        load, link = np.cumsum(change[order]), link[order]
+        first = np.flatnonzero(np.diff(link, prepend=-1))
+        load -= np.repeat(load[first] - change[order][first], np.diff(first, append=len(link)))
+        assert timeline.cluster is not None
+        assert (load <= timeline.cluster.bandwidths_of(link) * (1 + 1e-9)).all()
 
 
 def least_bytes(schedule: Schedule) -> dict[str, float]:
     """Lower bounds of the bytes that all ranks together send while each runs its program once, by family of axis."""
     total = dict.fromkeys(metrics.families(schedule), 0.0)
+    moving = [[op for op in program.ops if isinstance(op, Collective | Send)] for program in schedule.programs]
     for name, axis in schedule.mesh.axes.items():
+        own = [[op for op in ops if op.over == name] for ops in moving]
         for group in axis.groups:
-            for op in schedule.program(group[0]).ops:
-                if isinstance(op, Collective) and op.over == name:
+            for op in own[schedule.program_of[group[0]]]:
+                if isinstance(op, Collective):
                     total[family(name)] += LEAST_SENT[op.kind](len(group)) * op.nbytes
             for rank in group:
-                sends = (op for op in schedule.program(rank).ops if isinstance(op, Send) and op.over == name)
+                sends = (op for op in own[schedule.program_of[rank]] if isinstance(op, Send))
                 total[family(name)] += sum(op.nbytes for op in sends)
     return total
 
 
-def scenario_bandwidth(timeline: Timeline, link: int) -> float:
-    assert timeline.cluster is not None
-    return timeline.cluster.links[link].bandwidth
-
-
-def covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of *intervals*, s."""
-    total, reached = 0.0, 0.0
-    for begin, end in sorted(intervals):
-        total += max(0.0, end - max(begin, reached))
-        reached = max(reached, end)
-    return total
+def covered(begin: Floats, end: Floats) -> float:
+    """The length of the union of the intervals from *begin* to *end*, s."""
+    order = np.argsort(begin)
+    begin, end = begin[order], end[order]
+    reached = np.maximum.accumulate(np.concatenate([[0.0], end]))[:-1]
+    return float(np.maximum(end - np.maximum(begin, reached), 0.0).sum())
 
 
 def computes(op: Op) -> bool:
@@ -300,8 +322,9 @@ def computes(op: Op) -> bool:
 def test_computing_exposed_communication_and_bubble_make_up_the_step_of_every_rank(case: Case, fold: bool) -> None:
     timeline = timelines(case, fold)[0]
     begin, end = timeline.window
-    steps = timeline.steps_measured
-    for rank in timeline.columns:
+    steps, schedule = timeline.steps_measured, timeline.schedule
+    works_of = [np.array([computes(op) for op in program.ops], np.bool_) for program in schedule.programs]
+    for rank, columns in timeline.columns.items():
         parts = metrics.rank_breakdown(timeline, rank)
         computing = sum(parts[name] for name in ("compute", "recompute", "optimizer"))
         bubble = parts["bubble"]
@@ -309,7 +332,8 @@ def test_computing_exposed_communication_and_bubble_make_up_the_step_of_every_ra
         exposed += parts.get("host", 0.0)
         assert computing + exposed + bubble == pytest.approx(timeline.step_time, rel=1e-9)
         # each part follows from the spans, clipped to the window in which metrics are taken
-        spans = [(max(s.begin, begin), min(s.end, end), computes(s.op)) for s in timeline.spans(rank)]
-        busy = covered((b, e) for b, e, _ in spans if b < e) / steps
-        assert computing == pytest.approx(covered((b, e) for b, e, works in spans if works and b < e) / steps)
+        inside, works = (columns.begin < end) & (columns.end > begin), works_of[schedule.program_of[rank]][columns.op]
+        begins, ends = np.maximum(columns.begin, begin), np.minimum(columns.end, end)
+        busy = covered(begins[inside], ends[inside]) / steps
+        assert computing == pytest.approx(covered(begins[inside & works], ends[inside & works]) / steps)
         assert bubble == pytest.approx(timeline.step_time - busy, rel=1e-9, abs=1e-9 * timeline.step_time)

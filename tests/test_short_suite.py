@@ -75,6 +75,7 @@ def test_faults_of_a_source(source: str, faults: list[str]) -> None:
     assert [ast.unparse(instead) for _, instead in Faults(source).found] == faults
 
 
+@pytest.mark.exhaustive
 def test_faults_are_drawn_from_all_parts_and_change_the_source() -> None:
     faults = drawn(10, seed=3)
     assert faults == drawn(10, seed=3)

@@ -8,7 +8,7 @@ as long as the schedule that follows needs more than the GPU has, the excess is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -70,9 +70,8 @@ def planned_offload(offload: Offload | None, recompute: str, network: Communicat
     rules = _rules(offload, recompute)
     bandwidth = copy_bandwidth(network, ranks)
 
-    @cache
     def plan(chains: tuple[Chain, ...], budget: float, in_flight: int) -> tuple[ChainSequence, ...]:
-        return combined_together(chains, budget, bandwidth, in_flight, rules)
+        return _combined(chains, budget, bandwidth, in_flight, rules)
 
     return plan
 
@@ -160,6 +159,13 @@ def _least(chains: tuple[Chain, ...], budget: float, in_flight: int) -> tuple[Ch
     if budget < needed:
         raise BudgetError(budget, needed)
     return sequences
+
+
+@lru_cache(maxsize=256)
+def _combined(
+    chains: tuple[Chain, ...], budget: float, bandwidth: float, in_flight: int, rules: Rules
+) -> tuple[ChainSequence, ...]:
+    return combined_together(chains, budget, bandwidth, in_flight, rules)
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,8 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator
-from functools import lru_cache
+from copy import deepcopy
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -310,6 +311,11 @@ JsonSchema = dict[str, Any]
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON schema of `Specification`; keys that presets may give are required as they are there."""
+    return deepcopy(_json_schema())
+
+
+@cache
+def _json_schema() -> dict[str, Any]:
     return with_descriptions(Specification.model_json_schema(), Specification)
 
 

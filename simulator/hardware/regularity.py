@@ -81,9 +81,15 @@ class Regularity:
 
     def starts(self, devices: Indices) -> Iterator[Indices]:
         """The numbers of the links from each of *devices* to its leaf, in order, then of those from its NIC to it."""
-        base, part = self.base[self.server[devices]], self.part[devices]
-        for distance in (*self.out.T, *self.back.T):
-            yield np.where(distance[part] == NONE, NONE, base + distance[part])
+        for number in range(self.out.shape[1] + self.back.shape[1]):
+            yield self.start(devices, number)
+
+    def start(self, devices: Indices, number: int) -> Indices:
+        """Return the links *number* of `starts`."""
+        outward = self.out.shape[1]
+        column = self.out[:, number] if number < outward else self.back[:, number - outward]
+        distance = column[self.part[devices]]
+        return np.where(distance == NONE, NONE, self.base[self.server[devices]] + distance)
 
     def chain(self, devices: Indices) -> Iterator[tuple[Indices, Indices, Indices]]:
         """`Chains.of` the ports of *devices*."""

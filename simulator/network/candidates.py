@@ -58,6 +58,7 @@ class GroupTopology:
         self._kinds: dict[int, tuple[list[Link], Indices, Floats]] = {}
         self._most: dict[Hashable, int] = {}
         self._seconds_per_byte: dict[Flow, Floats] = {}
+        self._like: GroupTopology | None = None
 
     @cached_property
     def without_cables(self) -> GroupTopology:
@@ -65,8 +66,9 @@ class GroupTopology:
         return GroupTopology(self.cluster, self.devices, self.transport, cables=False, numbers=self.numbers)
 
     def by(self, transport: Transport) -> GroupTopology:
-        """The same group by *transport*, which finds the same rings: with the routes and link loads that are known."""
+        """The same group by *transport*, which finds the same rings: routes, link loads and properties are shared."""
         other = copy(self)
+        other._like = self
         other.transport, other._flows, other._wholes, other._seconds_per_byte = transport, {}, {}, {}
         return other
 
@@ -80,6 +82,8 @@ class GroupTopology:
     @cached_property
     def properties(self) -> GroupProperties:
         """The properties of the group on which the library's choice depends."""
+        if self._like is not None:
+            return self._like.properties
         return group_properties(self.cluster, self.devices, self.group.servers, self.rings)
 
     @cached_property
@@ -90,6 +94,16 @@ class GroupTopology:
             return len(found)
         path = route(self.cluster, devices[found[0][0]], devices[found[0][1]])
         return nvlinks(self.cluster.links[path[0]]) if path else 1
+
+    @cached_property
+    def multiprocessors(self) -> int:
+        """Those of each GPU; 0 if they are not known."""
+        return self._like.multiprocessors if self._like else self.cluster.accelerator(self.devices[0]).sms
+
+    @cached_property
+    def wire(self) -> float:
+        """The latency of the links from the first device to the second one, s."""
+        return self._like.wire if self._like else self.cluster.latency(route(self.cluster, *self.devices[:2]))
 
     @property
     def channels(self) -> int:

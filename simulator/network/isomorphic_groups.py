@@ -8,7 +8,7 @@ set, and the distance from it. So thousands of isomorphic groups cost one search
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
@@ -46,6 +46,10 @@ class Slots:
     def __init__(self, links: Indices) -> None:
         self._links = links
 
+    def __len__(self) -> int:
+        """The number of groups."""
+        return len(self._links)
+
     def of(self, group: int) -> Indices:
         """Return all slots of *group*."""
         return np.asarray(self._links[group])
@@ -79,6 +83,17 @@ class Slots:
         slot, distance = self.places(links)
         return self.each(slot) + distance
 
+    def everywhere_of(self, several: Sequence[Indices]) -> Iterator[Indices]:
+        """Yield `everywhere` of each of *several* arrays of links; many small ones are found at once."""
+        most, begin = max(1, AT_ONCE // max(1, len(self))), 0
+        ends = np.cumsum([len(links) for links in several])
+        while begin < len(several):
+            before = ends[begin - 1] if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, before + most, side="right")))
+            found = self.everywhere(np.concatenate(several[begin:end]))
+            yield from np.split(found, ends[begin : end - 1] - before, axis=1)
+            begin = end
+
 
 class DeviceSlots(Slots):
     """The slots of groups of *devices* of a regular cluster, of shape ``(groups, devices)``, found when they are read.
@@ -89,6 +104,9 @@ class DeviceSlots(Slots):
 
     def __init__(self, regularity: Regularity, devices: Indices, lacking: NDArray[np.bool_]) -> None:
         self._regularity, self._devices, self._lacking = regularity, devices, lacking
+
+    def __len__(self) -> int:
+        return len(self._devices)
 
     def of(self, group: int) -> Indices:
         """Return all slots of *group*."""
@@ -127,7 +145,7 @@ class DeviceSlots(Slots):
             return regularity.base[regularity.server[devices]]
         above = number - regularity.out.shape[1] - regularity.back.shape[1]
         if above <= 0:
-            return next(islice(regularity.starts(devices), number - 1, None))
+            return regularity.start(devices, number - 1)
         # one set of links down from the leaves, then two sets for each level above
         _, down, up = next(islice(regularity.chain(devices), above // 2, None))
         return up if above % 2 and above > 1 else down

@@ -11,12 +11,16 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from clustersim.simulator.reading.errors import SimulatorError
+
+OWN = __name__.partition(".")[0]
+"""This package."""
 
 MOST_TOLD = 40
 """Names that a message tells at most."""
@@ -100,9 +104,12 @@ def find(package: str, name: str) -> Any:
     if is_path(name) and Path(name).is_file():
         return Path(name)
     home, _, stem = name.rpartition(".")
-    own = f"{stem}.py", f"{stem}.yaml"
-    for folder, file in sorted(one for one in _listed(home or package) if one[1] in own):
-        return module(f"{home or package}.{stem}") if file == own[0] else Path(folder) / file
+    own = [] if stem.startswith("_") else [f"{stem}.py", f"{stem}.yaml"]
+    for folder in sorted(_folders(home or package)):
+        # not `Path.exists`: where letters of either case are equal, a name must still be that of the file
+        there = os.listdir(folder)  # noqa: PTH208 - a path for each file takes ten times as long
+        if file := next((one for one in own if one in there), ""):
+            return module(f"{home or package}.{stem}") if file == own[0] else Path(folder) / file
     raise UnknownName(name, nearest(name, names(package)))
 
 
@@ -152,15 +159,33 @@ def _named(package: str) -> list[tuple[str, str]]:
 
 def _listed(package: str) -> list[tuple[str, str]]:
     """Return (folder, name) of each of the `files` of *package*. They are listed each time: one may be new."""
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return []
-    if spec is None or spec.submodule_search_locations is None:
-        return []
     return [
         (folder, name)
-        for folder in spec.submodule_search_locations
+        for folder in _folders(package)
         for name in os.listdir(folder)  # noqa: PTH208 - a path for each file takes ten times as long
         if name.endswith((".py", ".yaml")) and not name.startswith("_")
     ]
+
+
+def _folders(package: str) -> Sequence[str]:
+    """Return the folders of *package*; none if there is no such package."""
+    if package in sys.modules:
+        return tuple(getattr(sys.modules[package], "__path__", ()))
+    home, _, _ = package.rpartition(".")
+    if home == OWN or home.startswith(f"{OWN}."):
+        return _own_folders(package, _folders(home))
+    return _found_folders(package)
+
+
+@cache
+def _own_folders(package: str, above: Sequence[str]) -> Sequence[str]:
+    """Return the folders of a *package* of this one that lie in those *above* it: they stay where they are."""
+    return _found_folders(package) if above else ()
+
+
+def _found_folders(package: str) -> Sequence[str]:
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return ()
+    return tuple(spec.submodule_search_locations or ()) if spec is not None else ()

@@ -30,6 +30,9 @@ KEPT_DOCUMENTS, KEPT_CHARACTERS = 256, 1 << 16
 """Documents that are kept once read, those of up to so many characters: catalogue files are read again and again, by
 every scenario that names them."""
 
+KEPT_VALUES = 1024
+"""Values of single texts that are kept: the cells of a table are often equal."""
+
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -68,6 +71,11 @@ def _copied(value: Any) -> Any:
 
 def read_value(text: str) -> Any:
     """Return the value of *text* in YAML, as in ``--set key.path=value``. Raises `ValueError` if it has none."""
+    return _copied(_value(text))
+
+
+@lru_cache(maxsize=KEPT_VALUES)
+def _value(text: str) -> Any:
     try:
         root = _compose(text, "", text.splitlines())
         return None if root is None else _Reader("", text.splitlines()).value(root, (), root)

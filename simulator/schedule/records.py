@@ -7,6 +7,8 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
+from clustersim.simulator.reading.dataclass import unfrozen
+
 _Record = TypeVar("_Record")
 
 
@@ -27,12 +29,9 @@ def changed(record: _Record, /, **values: Any) -> _Record:
 def _copier(kind: type[Any]) -> Callable[[Any, Mapping[str, Any]], Any]:
     """Return the function that copies a record of *kind* with other values of some fields.
 
-    The copy is made as an instance of a class with the same slots that is not frozen, whose fields are plain
-    assignments, and becomes one of *kind* at the end: a quarter of the time of writing past the guard of *kind*.
+    The copy is made as an instance of a class that is not frozen, and becomes one of *kind* at the end.
     """
-    slots = {name: value for name, value in vars(kind).items() if name == "__slots__"}
-    unfrozen = {**slots, "__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
-    known: dict[str, Any] = {"new": object.__new__, "kind": kind, "open": type(kind.__name__, kind.__bases__, unfrozen)}
+    known: dict[str, Any] = {"new": object.__new__, "kind": kind, "open": unfrozen(kind)}
     lines = (f"    copy.{one.name} = record.{one.name}\n" for one in fields(kind))
     text = (
         "def copier(record, values):\n"

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from clustersim.scenarios import Scenario
 from clustersim.scenarios.commands.schema import for_editors
 from clustersim.scenarios.results.expectations import held
 from clustersim.scenarios.results.result import Result, check_finite
@@ -22,7 +21,7 @@ from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.schedule.check import check
 from tests.json_schema import validator
 from tests.samples import sample
-from tests.shipped import HEAVY, SLOW, result_of
+from tests.shipped import HEAVY, SLOW, loaded, result_of
 
 
 class Results(Mapping[str, Result]):
@@ -114,12 +113,12 @@ def test_what_is_shipped() -> None:
         "zhores_vgg16_parameter_server_vs_ring",
     ]
     assert shipped() == sorted([*small, *LARGE])
-    assert all(Scenario.load(name).specification.description for name in shipped())
+    assert all(loaded(name).specification.description for name in shipped())
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_the_large_ones_use_as_many_gpus_as_their_papers(name: str) -> None:
-    derived = Scenario.load(name).derived
+    derived = loaded(name).derived
     assert derived.degree("tp") * derived.degree("pp") * derived.replicas == derived.gpus == LARGE[name]
 
 
@@ -134,7 +133,7 @@ def test_the_large_ones_use_as_many_gpus_as_their_papers(name: str) -> None:
     ],
 )
 def test_the_large_ones_hold_the_laws_and_fit(name: str) -> None:
-    scenario = Scenario.load(name)
+    scenario = loaded(name)
     schedule = scenario.schedule()
     check(schedule)
     capacity = scenario.cluster().accelerator(scenario.derived.devices[0]).memory_bytes
@@ -245,7 +244,7 @@ def test_gpipe_and_varuna_run_as_the_lecture_draws_them() -> None:
     path = Path(__file__).parents[2] / "../shared/data/varuna_schedule_seed.csv"
     if not path.exists():
         pytest.skip(f"{path.name} is not beside the project")
-    variants = Scenario.load("gpipe_vs_varuna").variants
+    variants = loaded("gpipe_vs_varuna").variants
     with path.open() as file:
         pictures = list(csv.DictReader(file))
     assert len(pictures) == 8
@@ -273,13 +272,13 @@ def test_each_stage_of_zero_takes_less_memory_and_sends_more(results: Results) -
 
 def test_what_is_expected_of_the_small_ones_holds(results: Results) -> None:
     for name, result in results.items():
-        for outcome in held(Scenario.load(name), result.summary()):
+        for outcome in held(loaded(name), result.summary()):
             assert outcome.met, f"{name}: {outcome}"
 
 
 @pytest.mark.parametrize("name", sample(LARGE, heavy=[*HEAVY, *SLOW]))
 def test_the_large_ones_meet_what_they_expect(name: str) -> None:
-    scenario = Scenario.load(name)
+    scenario = loaded(name)
     summary = result_of(name).summary()
     check_finite(summary)
     outcomes = held(scenario, summary)
@@ -289,7 +288,7 @@ def test_the_large_ones_meet_what_they_expect(name: str) -> None:
 
 def test_gpt3_is_trained_as_the_script_of_its_authors_does() -> None:
     """Megatron-LM, examples/pretrain_gpt3_175B.sh: no sequence parallelism, which came in 2022."""
-    scenario = Scenario.load("gpt3_175b_1024a100")
+    scenario = loaded("gpt3_175b_1024a100")
     parallelism, training = scenario.specification.parallelism, scenario.specification.training
     assert training is not None
     degrees = [scenario.derived.degree(axis) for axis in ("tp", "pp")]

@@ -106,6 +106,10 @@ def reduce_gradients(
     final = final_backwards(program, updates)
     program = program.materialise({action.micro_batch for action in final})
     completing = {names[-1] for place, names in backward_ops(program).items() if every or place[0] in final}
+    of_layer: dict[tuple[int, str | None], dict[int, Bucket]] = {}
+    for stage, several in buckets.items():
+        for number, bucket in enumerate(several):
+            of_layer.setdefault((stage, bucket.layer), {})[number] = bucket
     # ops of a stream run in order: the optimizer waits for the last one of each stream
     pending: dict[tuple[int, str], str] = {}
 
@@ -117,7 +121,7 @@ def reduce_gradients(
         if not op.action or op.name not in completing:
             yield op
             return
-        own = {n: bucket for n, bucket in enumerate(buckets[op.action.stage]) if bucket.layer == op.layer}
+        own = of_layer.get((op.action.stage, op.layer), {})
         yield _with_kernel(op, copies.kernel(own.values()))
         for number, bucket in own.items():
             name = f"{op.action}.bucket{number}"

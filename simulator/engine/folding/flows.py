@@ -173,8 +173,8 @@ class Contents:
         Flows of several phases with equal keys are one flow. Flows of one phase never are: equal ones are counted.
         """
         count: Counter[Hashable] = Counter()
-        for flow in phase.flows:
-            links = slots.everywhere(flow.links)
+        everywhere = slots.everywhere_of([flow.links for flow in phase.flows])
+        for flow, links in zip(phase.flows, everywhere, strict=True):
             carried = _digest(links, flow.weights), flow.bound
             count[carried] += 1
             yield (carried, count[carried]), flow, links

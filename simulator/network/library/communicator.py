@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from math import inf
 from operator import attrgetter
@@ -26,7 +25,6 @@ from clustersim.simulator.network.isomorphic_groups import Placement, Placements
 from clustersim.simulator.network.library import tuner
 from clustersim.simulator.network.library.tuner import unequal
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
-from clustersim.simulator.network.routes import route
 from clustersim.simulator.network.step import Group, Step, Transfer
 from clustersim.simulator.network.transport import Transport
 from clustersim.simulator.reading.errors import SimulatorError
@@ -233,9 +231,9 @@ class Communicator:
         plan = self._plan(best, topology, nbytes, self.transport.blocks)
         # the latency of the links does not occupy the sender
         first, *others = plan.phases
-        wire = min(first.latency, self.cluster.latency(route(self.cluster, *topology.devices)))
-        phases = (replace(first, latency=first.latency - wire), *others)
-        return replace(plan, phases=phases, sms=0.0, delivery=wire)
+        wire = min(first.latency, topology.wire)
+        phases = (Phase(first.latency - wire, first.flows, first.nbytes, first.contended), *others)
+        return TransferPlan(plan.algorithm, plan.protocol, phases, plan.sent_bytes, delivery=wire)
 
     def copy(self, rank: int, nbytes: float, source: str, to: str) -> TransferPlan:
         """Return the plan of a copy by *rank* from *source* to *to* (`Cluster.copy_path`). Only the links count."""
@@ -328,7 +326,7 @@ class Communicator:
         channels_open = tuner.thread_blocks(best.algorithm) or self.transport.channels_used(
             best.algorithm, best.protocol, nbytes, topology.properties.ranks, channels
         )
-        sms = channels_open / (self.cluster.accelerator(topology.devices[0]).sms or inf)
+        sms = channels_open / (topology.multiprocessors or inf)
         return TransferPlan(best.algorithm, best.protocol, tuple(self._phases(best)), best.sent_bytes, sms)
 
     def _phases(self, chosen: AlgorithmCandidate) -> Iterator[Phase]:

@@ -31,7 +31,7 @@ SERVER = "\n".join(
 
 
 def swept(servers, seconds, gpu="NVIDIA A100-SXM4-40GB"):
-    """The text of an all-reduce over all GPUs of *servers* servers."""
+    """The text of an all-reduce over all GPUs of *servers* servers; so many digits that an exact fit is found exact."""
     ranks = 4 * servers
     lines = ["# nccl-tests version 2.18.2 nccl-headers=21003 nccl-library=21003"]
     lines += ["# Collective test starting: all_reduce_perf"]
@@ -40,7 +40,7 @@ def swept(servers, seconds, gpu="NVIDIA A100-SXM4-40GB"):
     ]
     lines += ["#       size         count      type   redop    root     time   algbw   busbw #wrong"]
     for size, time in zip(SIZES, seconds, strict=True):
-        lines += [f"{size} {size // 4} float sum -1 {time * 1e6:.3f} {size / time / 1e9:.3f} 0.00 0"]
+        lines += [f"{size} {size // 4} float sum -1 {time * 1e6:.9f} {size / time / 1e9:.3f} 0.00 0"]
     return "\n".join(lines) + "\n"
 
 
@@ -172,30 +172,38 @@ def test_a_table_without_a_header_is_told_that(files):
         fit_tables([Path("rows.csv")], Path("x.yaml"))
 
 
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """The report on a sweep of one server alone, without its topology, and what stands in the file x.yaml."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("quiet"))
+        Path("sweep.txt").write_text(swept(1, truth(servers(1))))
+        report = read([Path("sweep.txt")], Path("x.yaml"), None, Overrides())
+        return report, document("x.yaml").data
+
+
 @pytest.mark.exhaustive
-def test_the_report_says_how_to_use_the_file_and_where_its_bandwidth_holds(files):
-    (files / "sweep.txt").write_text(swept(1, truth(servers(1))))
-    alone = read([Path("sweep.txt")], Path("x.yaml"), None, Overrides()).splitlines()
+def test_the_report_says_how_to_use_the_file_and_where_its_bandwidth_holds(files, quiet):
+    alone = quiet[0].splitlines()
     assert "next: clustersim run SCENARIO --set network.transport=x.yaml" in alone
     preset = "or on the measured cluster, in a scenario: cluster: {preset: x.yaml} and network: {transport: x.yaml}"
     assert preset in alone
     assert alone[-1].startswith("cluster.bandwidth, ")
     assert alone[-1].endswith("a preset such as dgx_a100_80gb keeps the bandwidths of its own links")
+    (files / "sweep.txt").write_text(swept(1, truth(servers(1))))
     beside = read([Path("sweep.txt"), Path("topo.txt")], Path("y.yaml"), None, Overrides(nic="ib_hdr")).splitlines()
     assert beside[-1] == preset.replace("x.yaml", "y.yaml")
 
 
 @pytest.mark.exhaustive
-def test_a_row_that_took_longer_than_one_of_more_bytes_is_left_out_and_told(files):
+def test_a_row_that_took_longer_than_one_of_more_bytes_is_left_out_and_told(files, quiet):
     seconds = truth(servers(1))
-    (files / "quiet.txt").write_text(swept(1, seconds))
-    read([Path("quiet.txt")], Path("quiet.yaml"), None, Overrides())
     seconds[1] = 1.4e-3
     (files / "busy.txt").write_text(swept(1, seconds))
     report = read([Path("busy.txt")], Path("busy.yaml"), None, Overrides())
     assert f"left out, since more bytes took less time: all_reduce of {SIZES[1]} B (1.4 ms)" in report
-    quiet, busy = (document(name).data for name in ("quiet.yaml", "busy.yaml"))
-    assert busy["provenance"]["rows"] == quiet["provenance"]["rows"] - 1
+    busy = document("busy.yaml").data
+    assert busy["provenance"]["rows"] == quiet[1]["provenance"]["rows"] - 1
     # the row of 1.4 ms would be predicted 99 % too short, or move those beside it, of 7 and 13 us
     assert busy["provenance"]["worst_error"] < 0.9
     assert busy["provenance"]["median_error"] < 0.05

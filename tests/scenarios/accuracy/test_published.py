@@ -1,6 +1,7 @@
 """The published runs that predictions are compared with: each loads and has a source, and small ones are simulated."""
 
 import csv
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,8 +84,9 @@ HEAVY = ("axonn_grids", "nccl_one_node")
 """Published scenarios that take seconds to load."""
 
 
-def outcomes(name: str) -> list[ExpectationOutcome]:
-    scenario = Scenario.load(name)
+@cache
+def outcomes(name: str, engine: str = "auto") -> list[ExpectationOutcome]:
+    scenario = Scenario.load(name, {"simulation.engine": engine})
     return held(scenario, scenario.run().summary())
 
 
@@ -146,7 +148,7 @@ def test_the_schema_takes_every_published_scenario() -> None:
 
 @pytest.mark.exhaustive
 def test_model_states_are_those_of_zero() -> None:
-    found = outcomes("zero_model_states")
+    found = outcomes("zero_model_states", engine="compiled")
     assert len(found) == 21
     # what a layer that is gathered and a bucket take beside the states: half a gigabyte of 8 at the most
     assert all(-2e-3 < one.error < 0.07 for one in found)

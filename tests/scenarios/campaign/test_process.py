@@ -103,7 +103,7 @@ def test_waiting_for_spares_is_erlangs_loss(held, restart):
     """The job waits for its share of the time by the birth-death chain; down time of other kinds changes nothing."""
     mean, repair = 2 * HOUR, 6 * HOUR
     failures = Breakdowns(mean, restart=restart, spares=held, repair=repair)
-    job = TrainingRun((TrainingStage(6000, 300.0),), 64, 1, Checkpoints(600.0, 0.0, 0.0), failures)
+    job = TrainingRun((TrainingStage(6000, 300.0),), 64, 1, Checkpoints(3000.0, 0.0, 0.0), failures)
     samples = [simulate(job, 0, number) for number in range(30)]
     shares = np.array([sample.lost["waiting"] / sample.seconds for sample in samples])
     # the chain begins with all nodes whole

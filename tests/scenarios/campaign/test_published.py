@@ -4,6 +4,7 @@ Figures: arXiv:2407.21783 (Llama 3), arXiv:2410.21680 (Meta's RSC-1 and RSC-2), 
 arXiv:2205.01068 (OPT-175B), bigscience-workshop/bigscience train/tr11-176B-ml/chronicles.md (BLOOM).
 """
 
+from functools import cache
 from statistics import fmean
 
 import pytest
@@ -20,6 +21,7 @@ LLAMA_NODES, LLAMA_DAYS = 2048, 54
 SAMPLES = 5
 
 
+@cache
 def llama(rate, down=10 * MINUTE):
     """54 days of wall-clock time of a job on 2,048 nodes; checkpoints of 5.7 TB at 2 TB/s, at the best interval."""
     mean = DAY / (rate * LLAMA_NODES)

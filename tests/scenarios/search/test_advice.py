@@ -169,6 +169,40 @@ AGREEING = ("gpipe_vs_varuna", "gpt2_xl_zero_zhores", "hello", "t5_11b_32a100")
 """A sample of the shipped scenarios: an order of their own, sharding, one that fits, two stacks of layers."""
 
 
+SMALLER: dict[str, dict[str, Any]] = {
+    "bloom_176b_384a100": {
+        "cluster.nodes": 16,
+        "training.global_batch_size": 256,
+        "model.num_layers": 22,
+        "parallelism.pp": 4,
+    },
+    "gpt3_175b_1024a100": {"cluster.nodes": 32, "training.global_batch_size": 384, "model.num_layers": 24},
+    "local_steps_slow_network": {"cluster.nodes": 2, "training.global_batch_size": 128, "model.num_layers": 12},
+    "megascale_175b_12288a100": {
+        "cluster.nodes": 48,
+        "training.global_batch_size": 192,
+        "model.num_layers": 48,
+        "parallelism.dp": 6,
+    },
+    "megatron_1t_3072a100": {
+        "cluster.nodes": 32,
+        "training.global_batch_size": 256,
+        "model.num_layers": 16,
+        "parallelism.pp": 8,
+        "parallelism.dp": 4,
+    },
+    "mixtral_8x7b_dgx_h100": {"cluster.nodes": 2, "training.global_batch_size": 64},
+    "mt_nlg_530b": {
+        "cluster.nodes": 40,
+        "training.global_batch_size": 320,
+        "model.num_layers": 30,
+        "parallelism.pp": 10,
+        "parallelism.dp": 4,
+    },
+}
+"""Changes that make large scenarios small, and leave them too large for a GPU and for data parallelism alone."""
+
+
 def agree(one: Scenario) -> None:
     """Plan and advice judge the same candidates alike, and no candidate of the advice beats the plan."""
     planner = Planner(one)
@@ -192,10 +226,10 @@ def agree(one: Scenario) -> None:
 
 
 def agreeing(names: tuple[str, ...]) -> list[Scenario]:
-    """The scenarios, or the first variant of each, that both commands take."""
+    """The scenarios, or the first variant of each, that both commands take; those that are `SMALLER` so."""
     found = []
     for name in names:
-        loaded = Scenario.load(name)
+        loaded = Scenario.load(name, SMALLER.get(name, {}))
         for one in list(loaded.variants.values())[:1] or [loaded]:
             try:
                 Planner(one)

@@ -57,7 +57,9 @@ def test_an_unknown_family_is_told(tmp_path):
 def test_the_module_for_further_tokens_is_listed(tmp_path):
     """The code of DeepSeek-V3 in transformers leaves it out, and so do its 671 billion parameters."""
     file = tmp_path / "config.json"
-    file.write_text(json.dumps({**EXPERT_MODELS["deepseek_v3"][0], "num_nextn_predict_layers": 1}))
+    # few layers: only the list is asked for
+    few = {**EXPERT_MODELS["deepseek_v3"][0], "num_hidden_layers": 4}
+    file.write_text(json.dumps({**few, "num_nextn_predict_layers": 1}))
     assert imported([str(file)], Options(nodes=1), "x").unread == {str(file): ["num_nextn_predict_layers"]}
 
 
