@@ -311,14 +311,13 @@ class Estimator:
                 return sum(gpu.kernel_seconds(kernel, software) for kernel in kernels)
 
             def price(layer: Layer) -> LayerPrice:
-                found = {
-                    phase: sum(seconds(segment.kernels) for segment in layer.segments(phase, samples))
-                    for phase in "FIW"
-                }
-                # a whole backward pass has the kernels of both its halves
-                again, stopped = seconds(layer.recomputable_forward(samples)), found["F"]
+                forward, again = layer.forward(samples), seconds(layer.recomputable_forward(samples))
+                found = {"F": seconds(forward), "I": seconds(layer.backward_input(samples))}
+                found["W"] = seconds(layer.backward_weights(samples))
+                stopped = found["F"]
                 if unneeded := layer.unneeded_forward(samples) if software.early_stop else 0:
-                    stopped -= seconds(layer.forward(samples)[-unneeded:])
+                    stopped -= seconds(forward[-unneeded:])
+                # a whole backward pass has the kernels of both its halves
                 return LayerPrice({**found, "B": found["I"] + found["W"], AGAIN: again, STOPPED: stopped})
 
             return {key: price(layer) for key, layer in distinct_layers(share).items()}
