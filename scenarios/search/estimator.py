@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -86,7 +86,8 @@ class Estimator:
         key = what, on
         if key not in self._known:
             self._known[key] = make()
-        return cast("T", self._known[key])
+        known: T = self._known[key]
+        return known
 
     def estimate(self, variant: BuiltScenario, within: float = inf) -> Estimate:
         """Return the estimate of *variant*; only that of its memory if that is more than *within* bytes.

@@ -68,7 +68,8 @@ class ParallelismSection(Data, Pipeline, Domain, Expert, Context, Tensor):
             return handler(data)
         own = {key: value for key, value in data.items() if isinstance(key, str) and "." in key}
         made = handler({key: value for key, value in data.items() if key not in own})
-        made._own.update(_validated(own))
+        if own:
+            made._own.update(_validated(own))
         for key, part in made.parts.items():
             part.check({name: other for name, other in made.parts.items() if name != key})
         axes = numbered_along(list(made.parts.values()))
