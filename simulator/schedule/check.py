@@ -15,7 +15,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from clustersim.simulator.hardware.hashing import first_places, of_positions
+from clustersim.simulator.hardware.hashing import distinct, first_places, of_positions
 from clustersim.simulator.schedule.dependencies import well_named
 from clustersim.simulator.schedule.matching import Integers, Matching, request_of
 from clustersim.simulator.schedule.mesh import NOWHERE, Axis
@@ -77,7 +77,7 @@ def _check_phases(program: Program) -> None:
     Of all micro-batches with the same sequence of templates, one is checked.
     """
     ops = program.templated
-    without = np.unique(ops.which[ops.micro_batches == PLACEHOLDER]).tolist()
+    without = distinct(ops.which[ops.micro_batches == PLACEHOLDER]).tolist()
     placed = any(_place(OpBlock(ops.templates[number]), op) for number in without for op in ops.templates[number])
     # ops without a template may be of any micro-batch
     several = [np.arange(len(ops.which))] if placed else ops.of_micro_batches()
