@@ -1,9 +1,9 @@
 """The planner: candidates of a method, their bounds, the estimates of the promising ones, simulations of the best.
 
 Candidates are estimated in order of their lower bounds, until no bound is below the estimates of the best so many. So
-the best by estimate are the same as if all were estimated. A bound costs less the lower it is: that of all kernels, shared
-equally by the pipeline ranks, is found for all, those of the rank with most kernels, and of whole layers with their
-exchanges, for those that come to the front.
+the best by estimate are the same as if all were estimated. A bound costs less the lower it is: that of all kernels,
+shared equally by the pipeline ranks, is found for all, those of the rank with most kernels, and of whole layers with
+their exchanges, for those that come to the front.
 """
 
 from __future__ import annotations
