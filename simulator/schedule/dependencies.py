@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -103,28 +104,45 @@ def _parts(names: Iterable[str]) -> tuple[Integers, Integers] | None:
     [[0, 0, 1], [-2, 12, -2]]
     """
     templates: dict[str, int] = {}
-    found: list[tuple[int, int]] = []
     places: dict[str, int] = {}
     names = list(names)
     for name in names:
         if PLACEHOLDER_TEXT in name:
-            runs = [one.group() for one in _NUMBER.finditer(name)]
+            runs = _NUMBER.findall(name)
             place = runs.index(PLACEHOLDER_TEXT) if PLACEHOLDER_TEXT in runs else -1
             alone = "".join(runs).count(PLACEHOLDER_TEXT) == 1
-            if place < 0 or not alone or places.setdefault(_NUMBER.sub("0", name), place) != place:
+            if place < 0 or not alone or places.setdefault(_without_numbers(name), place) != place:
                 return None
             templates[name] = len(templates)
+    template_of, fixed_in = list[int](), list[int]()
     for name in names:
         template, fixed = name, _NONE
-        place = places.get(_NUMBER.sub("0", name), -1)
+        place = places.get(_without_numbers(name), -1)
         if place >= 0 and name not in templates:
-            run = list(_NUMBER.finditer(name))[place]
-            written = f"{name[: run.start()]}{PLACEHOLDER_TEXT}{name[run.end() :]}"
-            if written in templates and run.group() == str(int(run.group()[:_DIGITS])):
-                template, fixed = written, int(run.group())
-        found.append((templates.setdefault(template, len(templates)), fixed))
-    template_of, fixed_in = np.array(found, np.int64).reshape(-1, 2).T
-    return template_of, fixed_in
+            written, number = _with_placeholder(name, place)
+            if written in templates:
+                template, fixed = written, number
+        template_of.append(templates.setdefault(template, len(templates)))
+        fixed_in.append(fixed)
+    return np.array(template_of, np.int64), np.array(fixed_in, np.int64)
+
+
+# Schedules that one process makes have the same names again and again.
+
+
+@lru_cache(maxsize=2**16)
+def _without_numbers(name: str) -> str:
+    """*name* with a 0 for each run of digits and placeholders."""
+    return _NUMBER.sub("0", name)
+
+
+@lru_cache(maxsize=2**16)
+def _with_placeholder(name: str, place: int) -> tuple[str, int]:
+    """*name* with a placeholder for its run of digits number *place*, and the number there; empty if not written so."""
+    run = list(_NUMBER.finditer(name))[place]
+    number = int(run.group()[:_DIGITS])
+    written = f"{name[: run.start()]}{PLACEHOLDER_TEXT}{name[run.end() :]}"
+    return (written, number) if run.group() == str(number) else ("", _NONE)
 
 
 def _written_out(
