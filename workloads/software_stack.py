@@ -265,7 +265,8 @@ def _sections(changed: int) -> Mapping[str, Document]:
 
 
 def _without(document: Document, keys: tuple[str, ...]) -> Document:
-    return Document({key: value for key, value in document.data.items() if key not in keys}, document.positions)
+    positions = {path: where for path, where in document.positions.items() if not path or path[0] not in keys}
+    return Document({key: value for key, value in document.data.items() if key not in keys}, positions)
 
 
 EXCHANGE = Operation("host time of messages", "measured")

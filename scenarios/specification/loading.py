@@ -35,7 +35,12 @@ FILES = re.compile(
 )
 """Keys that name a file of the user's, relative to the folder of the scenario."""
 
-NAMES = re.compile(r"network\.transport|(cluster|model)\.preset|cluster\.(node\.)?(\d+\.)?accelerator(\.preset)?")
+_PRESETS = r"software|cluster\.(node\.)?(\d+\.)?(accelerator|processor)"
+
+PRESET_ALONE = re.compile(_PRESETS)
+"""Keys of sections for which a name may stand alone: that of their preset."""
+
+NAMES = re.compile(rf"network\.transport|(cluster|model)\.preset|({_PRESETS})(\.preset)?")
 """Keys that may name a file: their value is a name of the catalogue, or the path of a file, .yaml or .json."""
 
 
@@ -123,12 +128,20 @@ def overridden(document: Document, changes: Mapping[str, tuple[Any, str]]) -> Do
             path = split(key)
         except ScenarioError as error:
             raise ScenarioError(f"{shown}: {error}") from None
-        stack = document.get(("software",))
-        if path[0] == "software" and len(path) > 1 and isinstance(stack, str):
-            # a name alone is a preset
-            document = replaced(document, ("software",), {"preset": stack}, document.position(("software",)))
-        document = replaced(document, path, value, Position(option=shown, key=path))
+        document = changed(document, path, value, Position(option=shown, key=path))
     return document
+
+
+def changed(document: Document, path: Path, value: Any, position: Position) -> Document:
+    """Return *document* with *value* and its *position* at *path*; a name alone on the path is a preset.
+
+    Raises `ScenarioError` as `replaced` does.
+    """
+    for end in range(1, len(path)):
+        name = document.get(path[:end])
+        if isinstance(name, str) and PRESET_ALONE.fullmatch(_key(path[:end])):
+            document = replaced(document, path[:end], {"preset": name}, document.position(path[:end]))
+    return replaced(document, path, value, position)
 
 
 def found_from(document: Document, folder: pathlib.Path) -> Document:
@@ -149,13 +162,18 @@ def named_files(value: Any, path: Path = ()) -> list[tuple[Path, str]]:
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         return [one for key, inner in items for one in named_files(inner, (*path, key))]
-    key = dotted(path[2:] if path[0] in ("variants", "jobs") else path) if path else ""
+    key = _key(path)
     if not isinstance(value, str) or not value:
         return []
     table = TABLES.fullmatch(key) and value.endswith(".csv")
     table = table or (ALGORITHMS.fullmatch(key) and is_file(value))
     names_file = FILES.fullmatch(key) or table or (NAMES.fullmatch(key) and is_path(value))
     return [(path, value)] if names_file else []
+
+
+def _key(path: Path) -> str:
+    """Return the key at *path* as it is without the variant, or the job, that it is in."""
+    return dotted(path[2:] if path[:1] in (("variants",), ("jobs",)) else path)
 
 
 def _typed(document: Document, path: Path) -> bool:

@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import Field
 
-from clustersim.scenarios.specification.loading import split
+from clustersim.scenarios.specification.loading import changed, split
 from clustersim.simulator.reading.dataclass import dataclass
-from clustersim.simulator.reading.document import Document, Path, Position, replaced
+from clustersim.simulator.reading.document import Document, Path, Position
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.files import TableRow, UnreadableFile, read_rows
 from clustersim.simulator.reading.plain_text import name_fault, text_fault, written
@@ -286,7 +286,7 @@ def _changed(source: Document, document: Document, changes: list[VariantChange])
             path = split(change.key)
         except ScenarioError as error:
             raise ScenarioError(_message_at(source, change, str(error))) from None
-        document = replaced(document, path, change.value, change.positions[()])
+        document = changed(document, path, change.value, change.positions[()])
         moved = {path + below: position for below, position in change.positions.items()}
         document = Document(document.data, {**document.positions, **moved})
     return document

@@ -114,6 +114,21 @@ def test_keys_beside_a_preset_go_deep() -> None:
     assert sum(data["kind"] == "nic" for _, data in cluster.graph.nodes.items()) == 4
 
 
+def test_a_name_alone_is_a_preset_that_options_and_variants_may_change() -> None:
+    cluster = {"preset": "dgx_h100", "nodes": 1, "node": {"accelerator": "a100_80gb"}}
+    more = {"cluster.node.accelerator.memory": "100 GB", "software.launch": "1 us"}
+    scenario = tiny(cluster=cluster, software="ddp", variants={"changed": more, "plain": {}})
+    by_option = Scenario.model_validate(scenario.source.data, options=[f"{key}={value}" for key, value in more.items()])
+    for one, memory, launch in (
+        (scenario.variants["changed"], 100e9, 1e-6),
+        (by_option.variants["plain"], 100e9, 1e-6),
+        (scenario.variants["plain"], 85.5e9, 8e-6),
+    ):
+        gpu = one.cluster().accelerator("gpu 0")
+        assert (gpu.name, one.software.name) == ("a100_80gb", "ddp")
+        assert (gpu.memory_bytes, one.software.launch_seconds) == pytest.approx((memory, launch), rel=1e-2)
+
+
 def test_variants_change_what_they_name_and_nothing_else() -> None:
     scenario = tiny(
         parallelism={"data": {"method": "ddp", "bucket": "1 GB"}},

@@ -56,6 +56,34 @@ def test_paths_begin_at_the_scenario(folder):
     assert (accelerator.name, accelerator.memory_bytes) == ("v100_16gb", 12 * 2**30)
 
 
+MEASURED_STACK = "version: 1\nsoftware: {name: measured, preset: ddp, launch: 25 us, source: measured}\n"
+TRAINING = """
+version: 1
+cluster: {preset: dgx_h100, nodes: 1}
+model: {preset: gpt2}
+training: {global_batch_size: 8}
+software: measured.yaml
+variants:
+  again: {software: {preset: measured.yaml}}
+  faster: {software.launch: 5 us}
+"""
+
+
+def test_a_path_of_a_measured_stack_begins_at_the_scenario(folder):
+    (folder / "here" / "measured.yaml").write_text(MEASURED_STACK)
+    (folder / "here" / "training.yaml").write_text(TRAINING)
+    scenario = Scenario.load(folder / "here" / "training.yaml")
+    launches = {name: one.software.launch_seconds for name, one in scenario.variants.items()}
+    assert launches == pytest.approx({"again": 25e-6, "faster": 5e-6})
+
+
+def test_a_measured_stack_without_a_source(folder):
+    (folder / "here" / "measured.yaml").write_text(MEASURED_STACK.replace(", source: measured", ""))
+    (folder / "here" / "training.yaml").write_text(TRAINING)
+    with pytest.raises(ScenarioError, match=r"measured\.yaml:2:1: source: is required"):
+        Scenario.load(folder / "here" / "training.yaml")
+
+
 def test_a_path_in_an_option_is_relative_to_the_working_folder(folder):
     Path("mine.yaml").write_text(CALIBRATION.replace("5 ms", "50 ms"))
     found = Scenario.load("allreduce_dgx_a100", options=["network.transport=mine.yaml", "collective.size=8 B"])
