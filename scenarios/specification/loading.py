@@ -194,7 +194,20 @@ def expanded(document: Document) -> Document:
             preset = document.get((section, "preset"))
         if preset is None or preset in WITHOUT_FILE.get(section, ()):
             continue
-        document = merged(_preset(document, section, package, preset), document, (section,))
+        base = _preset(document, section, package, preset)
+        document = merged(base, _with_devices_of(base, document, section), (section,))
+    return document
+
+
+def _with_devices_of(base: Document, document: Document, section: str) -> Document:
+    """Return *document* with the GPUs and processors of *base*, the preset of *section*, as presets of its mappings
+    that change some of their figures; one with a peak of its own is a device of its own."""
+    for path in base.positions:
+        name, whole = base.get(path), (section, *path)
+        own = document.get(whole)
+        changes = isinstance(own, dict) and not {"preset", "peak_flops"} & own.keys()
+        if changes and isinstance(name, str) and PRESET_ALONE.fullmatch(_key(whole)):
+            document = replaced(document, (*whole, "preset"), name, document.position(whole))
     return document
 
 

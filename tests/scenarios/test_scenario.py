@@ -1,5 +1,6 @@
 """Scenarios from Python: loading, overrides, presets, variants, placement, and what follows from them."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -127,6 +128,12 @@ def test_a_name_alone_is_a_preset_that_options_and_variants_may_change() -> None
         gpu = one.cluster().accelerator("gpu 0")
         assert (gpu.name, one.software.name) == ("a100_80gb", "ddp")
         assert (gpu.memory_bytes, one.software.launch_seconds) == pytest.approx((memory, launch), rel=1e-2)
+
+
+def test_a_figure_of_the_gpu_of_a_preset_changes_alone() -> None:
+    gpu = tiny(cluster={"preset": "dgx_h100", "nodes": 1, "node": {"accelerator": {"memory": "100 GB"}}}).cluster()
+    plain = tiny(cluster={"preset": "dgx_h100", "nodes": 1}).cluster().accelerator("gpu 0")
+    assert gpu.accelerator("gpu 0") == dataclasses.replace(plain, memory_bytes=100e9)
 
 
 def test_variants_change_what_they_name_and_nothing_else() -> None:
