@@ -37,7 +37,7 @@ from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.gradients import updated_stages, weights_by_stage
 from clustersim.workloads.default_software_stack import AUTO, FRAMEWORKS
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.operator import FUSIBLE, Fused, Fusible
+from clustersim.workloads.operators.operator import FUSIBLE, Fused, Fusible, fuses
 
 FRAGMENTATION = 0.15
 """What stitching the blocks of PyTorch's caching allocator saves of its memory, the mean of eight language models on
@@ -266,6 +266,16 @@ def _sections(changed: int) -> Mapping[str, Document]:
 
 def _without(document: Document, keys: tuple[str, ...]) -> Document:
     return Document({key: value for key, value in document.data.items() if key not in keys}, document.positions)
+
+
+def without_master_weights(stack: Software) -> Software:
+    """*stack* for a model that is cast to 16 bits and trained as it is: no autocast, no gradients or copies in fp32.
+
+    The loss is one of 16-bit logits, unless the stack itself casts them or has a fused one.
+    """
+    loss = stack.cross_entropy or ("" if fuses(stack.fused, "cross_entropy") else "plain")
+    off = {"unfused_update": False, "flat_update": False}
+    return replace(stack, fp32_gradients=(), fp32_residual=False, cross_entropy=loss, **off)
 
 
 EXCHANGE = Operation("host time of messages", "measured")
