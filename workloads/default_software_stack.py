@@ -50,7 +50,8 @@ VERSIONS: Mapping[str, tuple[tuple[int, str], ...]] = {
     "huggingface": ((0, "huggingface"), (2025, "huggingface_2025")),
 }
 """Stacks of a framework by the first year of which they are. torch has FlashAttention-2 since 2.2 (January 2024), on
-recent GPUs cuDNN's attention since 2.11 (March 2026), and checkpoints that stop early since 2.1, Megatron Core is of 2023; of the others see their entries."""
+recent GPUs cuDNN's attention since 2.11 (2026), and checkpoints that stop early since 2.1, Megatron Core is of 2023; of
+the others see their entries."""
 
 TORCH = 2023
 """The last year of torch before its attention became FlashAttention-2."""

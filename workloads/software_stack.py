@@ -274,8 +274,8 @@ def without_master_weights(stack: Software) -> Software:
     The loss is one of 16-bit logits, unless the stack itself casts them or has a fused one.
     """
     loss = stack.cross_entropy or ("" if fuses(stack.fused, "cross_entropy") else "plain")
-    off = {"unfused_update": False, "flat_update": False}
-    return replace(stack, fp32_gradients=(), fp32_residual=False, cross_entropy=loss, **off)
+    own = replace(stack, fp32_gradients=(), fp32_residual=False, cross_entropy=loss)
+    return replace(own, unfused_update=False, flat_update=False)
 
 
 EXCHANGE = Operation("host time of messages", "measured")

@@ -176,7 +176,8 @@ class Training(Section):
     rows and columns only, adafactor_momentum: and a first moment; muon: of hidden matrices, and Adam for the rest; lars
     and lamb: momentum and Adam for large batches, with two norms of each tensor."""
     optimizer_dtype: Precision | None = None
-    """Number format of the optimizer states, by default that of the weights that are updated; master weights stay fp32."""
+    """Number format of the optimizer states, by default that of the weights that are updated; master weights stay
+    fp32."""
     recompute: AnyRecompute = "none"
     """Activations that are computed again in the backward pass: none, those of the attention (selective), all of each
     layer (full), or the fastest choice within the memory (optimal). With options: {method: uniform, num_layers: 2}, or

@@ -143,7 +143,8 @@ def _moments(known: Optimizer) -> float:
 def state_bytes(optimizer: str | Optimizer, precision: str, gradient_dtype: str | None = None) -> dict[str, float]:
     """Bytes per parameter held all step, by category of memory: parameters, gradients, optimizer.
 
-    Master weights are counted with the optimizer; *gradient_dtype* is *precision* unless given. Raises `ScenarioError` for an unknown name, or one of `BY_SHAPE`.
+    Master weights are counted with the optimizer; *gradient_dtype* is *precision* unless given. Raises `ScenarioError`
+    for an unknown name, or one of `BY_SHAPE`.
 
     >>> state_bytes("adam", "fp16"), state_bytes(Optimizer("adam", "bf16"), "bf16")["optimizer"]
     ({'parameters': 2.0, 'gradients': 2.0, 'optimizer': 12.0}, 8.0)
@@ -325,9 +326,7 @@ def update_kernels(
     return _adafactor(own, width, beside, momentum=known.name == WITH_MOMENTUM)
 
 
-def _adafactor(
-    tensors: Sequence[ParameterTensor], width: int, beside: Around, *, momentum: bool
-) -> tuple[Kernel, ...]:
+def _adafactor(tensors: Sequence[ParameterTensor], width: int, beside: Around, *, momentum: bool) -> tuple[Kernel, ...]:
     more = MOMENTUM_PASSES if momentum else 0
     made: list[Kernel] = []
     for several, passes, each in (
@@ -340,9 +339,7 @@ def _adafactor(
     return tuple(made)
 
 
-def _muon(
-    matrices: Sequence[ParameterTensor], known: Optimizer, width: int, beside: Around
-) -> tuple[Kernel, ...]:
+def _muon(matrices: Sequence[ParameterTensor], known: Optimizer, width: int, beside: Around) -> tuple[Kernel, ...]:
     if not matrices:
         return ()
     count, state = sum(tensor.count for tensor in matrices), BYTES[known.dtype]

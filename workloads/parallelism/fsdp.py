@@ -162,10 +162,11 @@ def fsdp(
     what is copied around exchanges; with ``tensors`` also gathered parameters (``foreach_all_gather_copy_out``).
 
     Each rank sends, by rings over d shards and m micro-batches, 3 m (d - 1) / d of the parameters' bytes if gradients
-    are as wide as parameters, (2 m + 1) (d - 1) / d with *no_sync*. Without *reshard* it sends 2 m (d - 1) / d if every backward pass follows its forward
-    pass, and less in a pipeline that runs several forward passes first: layers are then still gathered. Each rank holds
-    1/d of all states, at most *prefetch* + 1 gathered layers (without *reshard* all of them) and the unreduced
-    gradients of two layers. A head tied to the embedding is assumed to need no gather of the shared matrix.
+    are as wide as parameters, (2 m + 1) (d - 1) / d with *no_sync*. Without *reshard* it sends 2 m (d - 1) / d if every
+    backward pass follows its forward pass, and less in a pipeline that runs several forward passes first: layers are
+    then still gathered. Each rank holds 1/d of all states, at most *prefetch* + 1 gathered layers (without *reshard*
+    all of them) and the unreduced gradients of two layers. A head tied to the embedding is assumed to need no gather of
+    the shared matrix.
     """
     schedule = schedule if replicas is None else schedule.replicate(REPLICAS, replicas)
     world = max(schedule.degrees(REPLICAS))

@@ -264,7 +264,9 @@ def in_place(torch):
     return InPlace.apply
 
 
-@pytest.mark.parametrize(("how", "bytes_of_a_logit"), [("eager", 14), ("plain", 8), ("shifted", 12), ("vocab_parallel", 6)])
+@pytest.mark.parametrize(
+    ("how", "bytes_of_a_logit"), [("eager", 14), ("plain", 8), ("shifted", 12), ("vocab_parallel", 6)]
+)
 def test_the_loss_holds_what_torch_does(torch, how, bytes_of_a_logit):
     """The model is its logits: a product with few inputs, so that nothing else is large."""
     x = torch.randn(ROWS, HIDDEN, dtype=torch.bfloat16)
