@@ -35,7 +35,9 @@ model_configs_h100.csv, cuda_graphs: 19 of 36 and 2 of 40 rows; the others hide 
 
 VERSIONS: Mapping[str, tuple[tuple[int, str], ...]] = {
     "ddp": ((0, "ddp"), (2024, "ddp_sdpa")),
-    "fsdp": ((0, "fsdp_2023"), (2023, "fsdp"), (2024, "fsdp_sdpa")),
+    "fsdp": ((0, "fsdp_2023"), (2023, "fsdp"), (2024, "fsdp_sdpa"), (2026, "fsdp_sdpa_2026")),
+    "fsdp_sdpa": ((0, "fsdp_sdpa"), (2026, "fsdp_sdpa_2026")),
+    "fsdp_compile": ((0, "fsdp_compile"), (2026, "fsdp_compile_2026")),
     "megatron": ((0, "megatron_2021"), (2022, "megatron_2023"), (2024, "megatron")),
     "megatron_core": (
         (0, "megatron_2021"),
@@ -47,8 +49,9 @@ VERSIONS: Mapping[str, tuple[tuple[int, str], ...]] = {
     "zero": ((0, "megatron_deepspeed_2021"), (2022, "megatron_deepspeed"), (2023, "huggingface_deepspeed")),
     "huggingface": ((0, "huggingface"), (2025, "huggingface_2025")),
 }
-"""Stacks of a framework by the first year of which they are. torch has FlashAttention-2 since 2.2 (January 2024) and
-checkpoints that stop early since 2.1, Megatron Core is of 2023; of the others see their entries."""
+"""Stacks of a framework by the first year of which they are. torch has FlashAttention-2 since 2.2 (January 2024), on
+recent GPUs cuDNN's attention since 2.11 (2026), and checkpoints that stop early since 2.1, Megatron Core is of 2023; of
+the others see their entries."""
 
 TORCH = 2023
 """The last year of torch before its attention became FlashAttention-2."""
@@ -62,6 +65,7 @@ FRAMEWORKS = ("torch", "torch_compile", "jax")
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "ddp_sdpa": ("ddp_compile",),
     "fsdp_sdpa": ("fsdp_compile",),
+    "fsdp_sdpa_2026": ("fsdp_compile_2026",),
     "huggingface": ("ddp_sdpa",),
     "huggingface_2025": ("ddp_sdpa",),
     "huggingface_deepspeed": ("deepspeed", "fsdp_sdpa"),

@@ -37,7 +37,7 @@ from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.gradients import updated_stages, weights_by_stage
 from clustersim.workloads.default_software_stack import AUTO, FRAMEWORKS
 from clustersim.workloads.operators.model import Model
-from clustersim.workloads.operators.operator import FUSIBLE, Fused, Fusible
+from clustersim.workloads.operators.operator import FUSIBLE, Fused, Fusible, fuses
 
 FRAGMENTATION = 0.15
 """What stitching the blocks of PyTorch's caching allocator saves of its memory, the mean of eight language models on
@@ -267,6 +267,16 @@ def _sections(changed: int) -> Mapping[str, Document]:
 def _without(document: Document, keys: tuple[str, ...]) -> Document:
     positions = {path: where for path, where in document.positions.items() if not path or path[0] not in keys}
     return Document({key: value for key, value in document.data.items() if key not in keys}, positions)
+
+
+def without_master_weights(stack: Software) -> Software:
+    """*stack* for a model that is cast to 16 bits and trained as it is: no autocast, no gradients or copies in fp32.
+
+    The loss is one of 16-bit logits, unless the stack itself casts them or has a fused one.
+    """
+    loss = stack.cross_entropy or ("" if fuses(stack.fused, "cross_entropy") else "plain")
+    own = replace(stack, fp32_gradients=(), fp32_residual=False, cross_entropy=loss)
+    return replace(own, unfused_update=False, flat_update=False)
 
 
 EXCHANGE = Operation("host time of messages", "measured")

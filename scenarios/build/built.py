@@ -40,6 +40,7 @@ from clustersim.workloads.default_software_stack import (
 )
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.software_stack import specification as stack_specification
+from clustersim.workloads.software_stack import without_master_weights
 
 if TYPE_CHECKING:
     from clustersim.scenarios.build.grid_choice import GridChoice
@@ -336,9 +337,11 @@ class BuiltScenario:
         if self.specification.workload is not None:
             return Software()
         try:
-            return stack_specification(self.stack).changed(self.stack_keys).build()
+            stack = stack_specification(self.stack).changed(self.stack_keys).build()
         except Fault as fault:
             raise self.document.error(("software", *fault.path), fault.message, fault.hint) from None
+        training = self.specification.training
+        return stack if training is None or training.master_weights else without_master_weights(stack)
 
     @property
     def stack_keys(self) -> Mapping[str, Any]:

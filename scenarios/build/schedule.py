@@ -250,7 +250,8 @@ def _computation(
         replicas=derived.by_stage,
     )
     if parallelism.data.whole_gradients and step.model.optimizer_seconds is None:
-        dtype, how = step.gradient_dtype or step.model.precision, step.software.accumulation
+        dtype = step.gradient_dtype or step.model.precision
+        how = parallelism.data.accumulation(step.software)
         nbytes = accumulated_bytes(how, step.model.precision, dtype, derived.micro_batches)
         schedule = accumulated(schedule, step.model, nbytes)
         schedule = accumulated_in_products(schedule, fused_bytes(how, step.model.precision, dtype))

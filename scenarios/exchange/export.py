@@ -197,6 +197,7 @@ def _check_fine_tuning(scenario: Scenario, target: str) -> None:
         (("model", "lora"), getattr(model, "lora", None)),
         (("model", "attention"), kind),
         (("training", "optimizer_dtype"), None if dtype == "fp32" else dtype),
+        (("training", "master_weights"), not getattr(training, "master_weights", True)),
     ):
         if given:
             raise scenario.document.error(path, f"is not written for {target}")

@@ -26,6 +26,7 @@ RUN: Mapping[str, str] = {
     "run.gpus_per_node": "GPUs of a node",
     "run.inventory": "the parts of a server",
     "run.accumulation": "micro-batches of a replica and step",
+    "run.sync_each_batch": "gradients of each micro-batch are reduced",
     "run.micro_batches": "micro-batches of a pipeline order",
     "run.replica_batch_size": "samples of a replica and step, without accumulation",
     "run.epochs": "passes over the data set",

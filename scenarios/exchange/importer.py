@@ -144,13 +144,15 @@ def _defaults(facts: Facts) -> None:
 
 
 def _domains(facts: Facts) -> None:
-    """Give the expert-parallel neighbours in a node, if tokens go to each node once (DeepEP)."""
+    """Give the expert-parallel neighbours in a node, if tokens go to each node, or each rank of one, once (DeepEP)."""
     if not facts.value("run.expert_domains"):
         return
     node = (facts.whole("run.gpus") or 1) // (facts.whole("cluster.nodes") or 1)
     shared = facts.whole("parallelism.expert_tp") or facts.whole("parallelism.tp") or 1
     each, ep = max(1, node // shared), facts.whole("parallelism.ep") or 1
-    if each < ep and ep % each == 0:
+    if ep > 1 and each >= ep:
+        facts.follows("run.expert_domains", "parallelism.ep_domain", 1, "once to each rank of a node")
+    elif ep % each == 0:
         facts.follows("run.expert_domains", "parallelism.ep_domain", each, f"the expert-parallel ranks in {node} GPUs")
 
 
@@ -214,6 +216,10 @@ def _data(facts: Facts, dp: int) -> None:
         )
         facts.follows("run.bucket_elements", "parallelism.data.bucket", size, f"{elements:.0f} elements in {precision}")
     name = str(facts.value("parallelism.data.method"))
+    accelerate = facts.value("run.program") in ("trainer", "accelerate") and not facts.value("run.sync_each_batch")
+    if name == "fsdp" and accelerate and (facts.whole("run.accumulation") or 1) > 1:
+        how = "whose gradients Accelerate reduces in the last one"
+        facts.follows("run.accumulation", "parallelism.data.no_sync", True, how)
     method = declared(name, DataMethod)
     assert method is not None
     for key in facts.below("parallelism.data"):

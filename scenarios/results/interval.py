@@ -40,13 +40,14 @@ FAMILIES = {
     "llm_c": "llm_c",
     "megascale": "megatron",
     "nanotron": "megatron",
+    "nemo_automodel": "fsdp",
     "tensorflow": "xla",
     "torchtune": "fsdp",
 }
 """Frameworks of software stacks by name or its first word; of other stacks the first word itself is the name.
 
-LLaMA-Factory runs Hugging Face's Trainer, llm-foundry and torchtune torch's FSDP; aa-scaling, MegaScale, HAI-LLM and
-nanotron have Megatron-LM's layers."""
+LLaMA-Factory runs Hugging Face's Trainer, llm-foundry, NeMo Automodel and torchtune torch's FSDP; aa-scaling,
+MegaScale, HAI-LLM and nanotron have Megatron-LM's layers."""
 
 GENERATIONS = {
     "p100": "Pascal",

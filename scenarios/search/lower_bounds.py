@@ -181,11 +181,11 @@ def _around(estimator: Estimator, variant: BuiltScenario, stages: list[list[Laye
     copies = data.copies(share, software, dtype) if derived.replicas > 1 else NO_COPIES
     added = 0.0
     if data.whole_gradients and share.optimizer_seconds is None:
-        added = accumulated_bytes(software.accumulation, share.precision, dtype, count)
+        added = accumulated_bytes(data.accumulation(software), share.precision, dtype, count)
     if not (copies.passes or added):
         return [0.0] * len(stages)
     gpu = estimator.network(derived).communicator.cluster.accelerator(derived.devices[0])
-    times = count if "gradients" in data.sharded else 1
+    times = count if "gradients" in data.sharded and not data.whole_gradients else 1
 
     def seconds() -> list[float]:
         trained = trained_parameters(estimator, stages)

@@ -303,6 +303,9 @@ class Specification(Section):
                 name = f"micro_batch_size {micro} x dp {degree} = {micro * degree}" if micro > 1 else f"dp {degree}"
                 message = indivisible(training.global_batch_size, micro * degree, name)
                 raise Fault(("training", "global_batch_size"), message)
+        if training is not None and not training.master_weights and self.parallelism.data.exchanges_weights:
+            why = f"must be true: {self.parallelism.data.method} exchanges fp32 weights"
+            raise Fault(("training", "master_weights"), why)
         return self
 
 

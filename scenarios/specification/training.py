@@ -162,8 +162,11 @@ class Training(Section):
     micro_batch_size: Count | None = None
     """Samples of one micro-batch; by default the whole share of a replica, so that there is one micro-batch."""
     precision: AnyPrecision = "fp32"
-    """Number format of the computation; bf16 and fp16 keep fp32 master weights; tf32 is fp32 with products on tensor
-    cores (torch.backends.cuda.matmul.allow_tf32). By operator: {matmul: fp8}."""
+    """Number format of the computation; bf16 and fp16 keep fp32 master weights unless master_weights is false; tf32 is
+    fp32 with products on tensor cores (torch.backends.cuda.matmul.allow_tf32). By operator: {matmul: fp8}."""
+    master_weights: Flag = True
+    """Beside weights of 16 bits fp32 ones are kept and updated; false: a model that is cast is trained as it is,
+    gradients and optimizer states in its 16 bits too (bf16-true of Lightning, dtype: bf16 of torchtune)."""
     gradient_dtype: Precision | None = None
     """Number format in which gradients are accumulated and reduced; by default that of the method and the software."""
     optimizer: Literal[
@@ -173,7 +176,8 @@ class Training(Section):
     rows and columns only, adafactor_momentum: and a first moment; muon: of hidden matrices, and Adam for the rest; lars
     and lamb: momentum and Adam for large batches, with two norms of each tensor."""
     optimizer_dtype: Precision | None = None
-    """Number format of the optimizer states, fp32 by default; master weights stay fp32."""
+    """Number format of the optimizer states, by default that of the weights that are updated; master weights stay
+    fp32."""
     recompute: AnyRecompute = "none"
     """Activations that are computed again in the backward pass: none, those of the attention (selective), all of each
     layer (full), or the fastest choice within the memory (optimal). With options: {method: uniform, num_layers: 2}, or
@@ -198,7 +202,8 @@ class Training(Section):
     @property
     def update_rule(self) -> Optimizer:
         """The optimizer and the number format of its states."""
-        return Optimizer(self.optimizer, self.optimizer_dtype or "fp32")
+        updated = "fp32" if self.master_weights else self.base_precision
+        return Optimizer(self.optimizer, self.optimizer_dtype or updated, self.master_weights)
 
     @property
     def base_precision(self) -> Precision:
@@ -268,10 +273,22 @@ class Training(Section):
         if self.optimizer_dtype not in (None, "fp32") and self.optimizer in ("adam8bit", "sgd"):
             why = "has states of 8 bits" if self.optimizer == "adam8bit" else "has no states"
             raise Fault("optimizer_dtype", f"{self.optimizer_dtype} is not for {self.optimizer}, which {why}")
+        self._check_master_weights()
         batch, micro = self.global_batch_size, self.micro_batch_size
         if micro is not None and batch % micro:
             raise Fault("global_batch_size", indivisible(batch, micro, f"micro_batch_size {micro}"))
         return self
+
+    def _check_master_weights(self) -> None:
+        """Raise `Fault` where weights cannot be updated as they are."""
+        if self.master_weights:
+            return
+        if self.base_precision == "fp32":
+            raise Fault("master_weights", "false is for a model in bf16 or fp16; one in fp32 is updated as it is")
+        if isinstance(self.precision, PrecisionByOperator) and self.precision.parameters == "fp8":
+            raise Fault("master_weights", "must be true: weights that are stored in fp8 are not updated in it")
+        if self.offload is not None and self.offload.states:
+            raise Fault("master_weights", "must be true: states that are offloaded are updated in fp32")
 
 
 def indivisible(number: int, divisor: int, name: str) -> str:

@@ -1,7 +1,9 @@
 """The optimizer step: what it reads and writes, its states, and its kernels for each kind of optimizer.
 
 State of mixed precision: 16-bit parameters and gradients beside fp32 master weights and fp32 states, 2 + 2 + 12 = 16
-bytes per parameter with Adam (Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054, section 3.1).
+bytes per parameter with Adam (Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054, section 3.1). Without master weights
+a model cast to 16 bits is updated in place, and torch makes the states like their parameter (torch/optim/adam.py,
+``_init_group``): 2 + 2 + 4.
 
 Adafactor is counted in torch/optim (2.13): _adafactor.py, _multi_tensor_adafactor. Passes over a matrix: its norm 1,
 norms of rows and of columns of the gradient 2, outer product 1, div 2, clamp 2, rsqrt 2, mul 3, norm of the update 1,
@@ -45,10 +47,14 @@ QUANTISATION_BLOCK = 2048
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """An optimizer by its *name*, and the precision of its states, *dtype*. Master weights are fp32 all the same."""
+    """An optimizer by its *name*, and the precision of its states, *dtype*.
+
+    Weights of 16 bits have fp32 *master* weights beside them, or are updated themselves.
+    """
 
     name: str
     dtype: str = "fp32"
+    master: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,26 +143,33 @@ def _moments(known: Optimizer) -> float:
 def state_bytes(optimizer: str | Optimizer, precision: str, gradient_dtype: str | None = None) -> dict[str, float]:
     """Bytes per parameter held all step, by category of memory: parameters, gradients, optimizer.
 
-    *precision* ``bf16`` and ``fp16`` keep fp32 master weights, counted with the optimizer; *gradient_dtype* is
-    *precision* unless given. Raises `ScenarioError` for an unknown name, or one of `BY_SHAPE`.
+    Master weights are counted with the optimizer; *gradient_dtype* is *precision* unless given. Raises `ScenarioError`
+    for an unknown name, or one of `BY_SHAPE`.
 
     >>> state_bytes("adam", "fp16"), state_bytes(Optimizer("adam", "bf16"), "bf16")["optimizer"]
     ({'parameters': 2.0, 'gradients': 2.0, 'optimizer': 12.0}, 8.0)
+    >>> state_bytes(Optimizer("adam", "bf16", master=False), "bf16")
+    {'parameters': 2.0, 'gradients': 2.0, 'optimizer': 4.0}
     """
     known = as_optimizer(optimizer)
     if known.name in BY_SHAPE:
         raise ScenarioError(f"the states of {known.name} depend on the shapes of tensors; there is no number for each")
-    held = _held(precision, gradient_dtype)
+    held = _held(known, precision, gradient_dtype)
     return {**held, "optimizer": held["optimizer"] + _moments(known)}
 
 
-def _held(precision: str, gradient_dtype: str | None) -> dict[str, float]:
+def _held(optimizer: Optimizer, precision: str, gradient_dtype: str | None) -> dict[str, float]:
     """Bytes per parameter without the moments of an optimizer, but with master weights."""
     return {
         "parameters": float(_width(precision)),
         "gradients": float(_width(gradient_dtype or precision)),
-        "optimizer": 0.0 if _width(precision) == FP32 else 4.0,
+        "optimizer": 0.0 if _updated(optimizer, precision) == _width(precision) else 4.0,
     }
+
+
+def _updated(optimizer: Optimizer, precision: str) -> int:
+    """Bytes of a weight as the *optimizer* of a model in *precision* reads and writes it."""
+    return FP32 if optimizer.master else _width(precision)
 
 
 def resident_states(
@@ -170,7 +183,7 @@ def resident_states(
     Frozen tensors have parameters only. Copies of weights in fewer bits count with the parameters.
     """
     own = list(tensors)
-    held = _held(precision, gradient_dtype)
+    held = _held(as_optimizer(optimizer), precision, gradient_dtype)
     trained = sum(tensor.count for tensor in own if tensor.trainable)
     return {
         "parameters": sum((held["parameters"] + tensor.copy_bytes) * tensor.count for tensor in own),
@@ -201,13 +214,16 @@ class Around:
 
 
 def around(
-    precision: str, gradient_dtype: str | None = None, *, unfused_update: bool = False, flat_update: bool = False
+    width: int, precision: str, gradient_dtype: str | None, *, unfused_update: bool = False, flat_update: bool = False
 ) -> Around:
-    """Casts of gradients to fp32 and of weights back; with *unfused_update* more, as of `optimizer_kernels`."""
+    """Casts of gradients to weights of *width* bytes, which are updated, and of these back to *precision*.
+
+    With *unfused_update* more, as of `optimizer_kernels`.
+    """
     gradient, half = _width(gradient_dtype or precision), _width(precision)
-    copy = 0 if half == FP32 else half
-    casts = (gradient + 4 if gradient != FP32 else 0) + (4 + copy if copy else 0)
-    passes = (gradient != FP32) + bool(copy)
+    copy = 0 if half == width else half
+    casts = (gradient + width if gradient != width else 0) + (width + copy if copy else 0)
+    passes = (gradient != width) + bool(copy)
     if not unfused_update:
         return Around(casts, passes)
     check = 8 if precision == "fp16" else 0
@@ -241,22 +257,22 @@ def optimizer_kernels(
     if not parameters:
         return ()
     kind, launches = _OPTIMIZERS[known.name], ceil(parameters / CHUNK)
-    gradient, half = _width(gradient_dtype or precision), _width(precision)
-    update = 2 * 4.0 + 2 * _moments(known)
-    beside = around(precision, gradient_dtype, unfused_update=unfused_update, flat_update=flat_update)
+    gradient, half, width = _width(gradient_dtype or precision), _width(precision), _updated(known, precision)
+    update = 2.0 * width + 2 * _moments(known)
+    beside = around(width, precision, gradient_dtype, unfused_update=unfused_update, flat_update=flat_update)
     if unfused_update:
-        nbytes, passes = 4.0 + update + beside.nbytes, 1 + beside.passes
+        nbytes, passes = width + update + beside.nbytes, 1 + beside.passes
     elif fused or not kind.unfused:
         # the gradient is read; weights and states are read and written; the 16-bit copy is written
-        nbytes, passes = gradient + update + (0 if half == FP32 else half), 1
+        nbytes, passes = gradient + update + (0 if half == width else half), 1
     else:
-        # a 16-bit gradient is first cast to fp32, and the updated weights are cast back; states in 16 bits save traffic
-        less = 2.0 * (kind.states * kind.state_bytes - _moments(known))
-        nbytes, passes = 4.0 * kind.unfused - less + beside.nbytes, kind.launches + beside.passes
+        # gradients are first cast to the weights' format, and the updated weights back; states in 16 bits save traffic
+        less = 2.0 * (kind.states * width - _moments(known))
+        nbytes, passes = width * kind.unfused - less + beside.nbytes, kind.launches + beside.passes
     made = memory_bound(parameters * nbytes, launches=passes * launches, operation=UPDATE)
     if not kind.norms:
         return (made,)
-    norms = parameters * FP32 * kind.norms
+    norms = parameters * width * kind.norms
     return memory_bound(norms, launches=kind.norm_launches * launches, operation=NORMS), made
 
 
@@ -302,14 +318,15 @@ def update_kernels(
 
     if known.name not in BY_SHAPE:
         return elementwise(own, known)
-    beside = around(precision, gradient_dtype, unfused_update=unfused_update, flat_update=flat_update)
+    width = _updated(known, precision)
+    beside = around(width, precision, gradient_dtype, unfused_update=unfused_update, flat_update=flat_update)
     if known.name == MUON:
         rest = elementwise([tensor for tensor in own if not tensor.hidden], replace(known, name="adam"))
-        return (*rest, *_muon([tensor for tensor in own if tensor.hidden], known, beside))
-    return _adafactor(own, beside, momentum=known.name == WITH_MOMENTUM)
+        return (*rest, *_muon([tensor for tensor in own if tensor.hidden], known, width, beside))
+    return _adafactor(own, width, beside, momentum=known.name == WITH_MOMENTUM)
 
 
-def _adafactor(tensors: Sequence[ParameterTensor], beside: Around, *, momentum: bool) -> tuple[Kernel, ...]:
+def _adafactor(tensors: Sequence[ParameterTensor], width: int, beside: Around, *, momentum: bool) -> tuple[Kernel, ...]:
     more = MOMENTUM_PASSES if momentum else 0
     made: list[Kernel] = []
     for several, passes, each in (
@@ -318,18 +335,18 @@ def _adafactor(tensors: Sequence[ParameterTensor], beside: Around, *, momentum: 
     ):
         if count := sum(tensor.count for tensor in several):
             launches = (FOREACH + 2 * momentum + beside.passes) * ceil(count / CHUNK) + each * len(several)
-            made.append(memory_bound(count * (FP32 * (passes + more) + beside.nbytes), launches=launches))
+            made.append(memory_bound(count * (width * (passes + more) + beside.nbytes), launches=launches))
     return tuple(made)
 
 
-def _muon(matrices: Sequence[ParameterTensor], known: Optimizer, beside: Around) -> tuple[Kernel, ...]:
+def _muon(matrices: Sequence[ParameterTensor], known: Optimizer, width: int, beside: Around) -> tuple[Kernel, ...]:
     if not matrices:
         return ()
     count, state = sum(tensor.count for tensor in matrices), BYTES[known.dtype]
     # momentum: gradient and state read, state written; Nesterov's: both read, the result written, then cast
-    first = (FP32 + 2 * state) + (FP32 + state + FP32) + (FP32 + BYTES[HALF])
+    first = (width + 2 * state) + (width + state + width) + (width + BYTES[HALF])
     # norm, division; decay of the weights; they are read and written once more, with what is added
-    last = 3 * BYTES[HALF] + 2 * FP32 + (2 * FP32 + BYTES[HALF])
+    last = 3 * BYTES[HALF] + 2 * width + (2 * width + BYTES[HALF])
     launches = 7 * len(matrices) + beside.passes * ceil(count / CHUNK)
     elementwise = memory_bound(count * (first + last + beside.nbytes), launches=launches)
     sides = Counter((tensor.rows, tensor.count // tensor.rows) for tensor in matrices)

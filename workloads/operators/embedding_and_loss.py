@@ -151,6 +151,11 @@ def _eager(width: int) -> _PerLogit:
     return _PerLogit(moved, width + FP32, (FP32 * copied, 2 * FP32), (2 + copied, 3 + copied))
 
 
+def _plain(width: int) -> _PerLogit:
+    """As `_eager`, but of the logits as they are: torch's cross_entropy of 16-bit logits where nothing casts them."""
+    return _PerLogit((2 * width, 4 * width), 2 * width, (0, 2 * width), (2, 3))
+
+
 def _shifted(width: int) -> _PerLogit:
     """Hugging Face's: eager, of a copy of fp32 logits without the last position (Transformers 4.36, modeling_llama.py).
 
@@ -208,6 +213,7 @@ _LOSSES: Mapping[str, Callable[[int], _PerLogit]] = {
     "fused": _fused,
     "vocab_parallel": _vocab_parallel,
     "eager": _eager,
+    "plain": _plain,
     "shifted": _shifted,
     "with_metrics": _with_metrics,
     "chunked": _chunked,

@@ -182,6 +182,8 @@ class DataMethod(Section):
 
     whole_model: ClassVar[bool] = False
     """Every GPU has the whole model, so all other degrees must be 1."""
+    exchanges_weights: ClassVar[bool] = False
+    """Replicas exchange weights as their optimizers hold them, in fp32."""
 
     method: str
     """The method, a file of workloads/parallelism, or an import path of your own."""
@@ -255,6 +257,10 @@ class DataMethod(Section):
     def whole_gradients(self) -> bool:
         """True if a rank accumulates the gradients of all its parameters, false if only those of a shard."""
         return True
+
+    def accumulation(self, software: Software) -> str:
+        """How gradients of micro-batches are added up, if a rank accumulates those of all its parameters."""
+        return software.accumulation
 
     @property
     def label(self) -> str:

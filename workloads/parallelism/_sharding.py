@@ -182,7 +182,8 @@ class Sharding:
     *buckets* of gradients in *gradient_dtype*, each by *reduction*: see `reduction_of`. With *overlap* exchanges have
     streams of their own, else they block, and gradients that are not divided are reduced after the backward pass.
     *all_reduced*: gradients are all-reduced over all replicas, although ranks need their shards only. *in_place*:
-    buckets are parts of the gradients and need no buffers. *copies*: as of `reduce_gradients`.
+    buckets are parts of the gradients and need no buffers. *accumulated*: divided gradients are held whole, and
+    reduced in the last backward passes before a step only. *copies*: as of `reduce_gradients`.
 
     *gathers*: options of `unsharded`. *gathering*: of parameters. *slice_seconds*: parameters and gradients are
     exchanged tensor by tensor, and the host takes so long for each rank's slice of each tensor
@@ -197,6 +198,7 @@ class Sharding:
     overlap: bool = True
     all_reduced: bool = False
     in_place: bool = False
+    accumulated: bool = False
     copies: BucketCopies = NO_COPIES
     gathers: Mapping[str, Any] = field(default_factory=dict)
     gathering: Gathering = PLAIN
@@ -212,6 +214,8 @@ class Sharding:
         """*program* with sharded states; *degrees*: the number of replicas by axis."""
         stages = weights_by_stage(program, self.model)
         for state in filter(self.sizes.divides, STATES):
+            if state == "gradients" and self.accumulated:
+                continue
             shards = {axis: self._ranks(state, axis, degree) for axis, degree in degrees.items()}
             over = {axis: self._axis(axis, "optimizer") for axis in degrees}
             program = sharded_states(program, (state,), shards, stages, over)
@@ -239,17 +243,18 @@ class Sharding:
         self, program: Program, stages: Mapping[int, Sequence[Weights]], degrees: Mapping[str, int], seconds: float
     ) -> Program:
         """*program* with its gradients reduced in buckets; *seconds* of the host for each tensor."""
-        every = self.sizes.divides("gradients")
+        divided = self.sizes.divides("gradients")
+        every = divided and not self.accumulated
         first = REPLICAS if self.all_reduced else first_axis(self.sizes)
         buckets = {
             number: [self._bucket(one, first) for axis in degrees for one in self.buckets(own, axis)]
             for number, own in stages.items()
         }
         reduction = reduced_per_tensor(self.reduction, seconds) if seconds else self.reduction
-        in_backward = self.overlap or every
+        in_backward = self.overlap or divided
         if not in_backward:
             buckets, reduction = after_backward(program, buckets), flattened(reduction)
-        ranks = {first: self.sizes.ranks("gradients" if every else "optimizer"), **degrees}
+        ranks = {first: self.sizes.ranks("gradients" if divided else "optimizer"), **degrees}
         program = reduce_gradients(program, buckets, reduction, ranks, every=every, copies=self.copies)
         if in_backward and not self.in_place:
             program = double_buffered(program, stages, self.gradient_dtype, degrees)

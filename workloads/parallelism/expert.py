@@ -73,7 +73,8 @@ class Expert(Parallelism):
     """Ranks that share every expert; by default tp, as in Megatron-LM."""
     ep_domain: Count | None = None
     """So many neighbours of an expert-parallel group have fast links: a token goes to each domain (node) once, and
-    within it to its experts. By default tokens go straight to their experts."""
+    within it to its experts, as by DeepEP; 1 for DeepEP within one node: once to each rank. By default a copy of the
+    token goes to each of its experts."""
     dispatch_precision: Literal["model", "fp8"] = "model"
     """In which tokens, and gradients, go to experts: that of the model, or fp8 with a scale for each 128 features.
     Results come back in that of the model."""

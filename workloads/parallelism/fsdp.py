@@ -2,6 +2,10 @@
 
 A layer's parameters are gathered before its forward pass and again before its backward pass. Its gradients are
 reduce-scattered after it, in every micro-batch. Zhao et al., "PyTorch FSDP", VLDB 2023 (arXiv:2304.11277).
+
+With ``no_sync`` (``set_requires_gradient_sync(False)`` of FSDP2) micro-batches before the last one add their gradients
+up on each rank, whole: less communication, more memory. Hugging Face's Accelerate does so (accelerate/accelerator.py,
+``accumulate``) unless ``sync_each_batch`` is set.
 """
 
 from __future__ import annotations
@@ -37,6 +41,8 @@ class FullyShardedDataParallel(ReducingMethod):
     """Layers that are gathered ahead of the computation."""
     hybrid: Count | None = None
     """Shards within groups of so many ranks, replicas across the groups; by default one group."""
+    no_sync: Flag = False
+    """Only the last micro-batch of a step reduces gradients; each rank holds them whole until then."""
 
     @property
     def overlaps(self) -> bool:
@@ -47,8 +53,9 @@ class FullyShardedDataParallel(ReducingMethod):
     def least_exchanges(self) -> Mapping[str, int]:
         """Gathers before the forward and before the backward pass, or its recomputation, if layers are released in
         between; a reduction after the backward pass."""
-        plain = self.hybrid is None and self.compression is None
-        return {"all_gather": 2, "reduce_scatter": 1} if plain and self.reshard else {}
+        if self.hybrid is not None or self.compression is not None or not self.reshard:
+            return {}
+        return {"all_gather": 2, **({} if self.no_sync else {"reduce_scatter": 1})}
 
     def copies(self, model: Model, software: Software, dtype: str) -> BucketCopies:
         """Those of the units of *software*."""
@@ -62,12 +69,17 @@ class FullyShardedDataParallel(ReducingMethod):
 
     @property
     def whole_gradients(self) -> bool:
-        """False: the gradients of each micro-batch are reduced to shards."""
-        return False
+        """True with *no_sync*; else the gradients of each micro-batch are reduced to shards."""
+        return self.no_sync
+
+    def accumulation(self, software: Software) -> str:
+        """FSDP2 casts those of a wider type (torch, distributed/fsdp/_fully_shard/_fsdp_param.py,
+        ``to_accumulated_grad_if_needed``) and adds them; those of the model's type are added by autograd."""
+        return "cast"
 
     @property
     def sharded(self) -> Collection[str]:
-        """All of them."""
+        """All of them, gradients at the end of a step."""
         return STATES
 
     def gradient_dtype(self, precision: str, software: Software) -> str:
@@ -83,6 +95,7 @@ class FullyShardedDataParallel(ReducingMethod):
             reshard=self.reshard,
             prefetch=self.prefetch,
             hybrid=self.hybrid,
+            no_sync=self.no_sync and step.micro_batches > 1,
             overlap=self.overlap,
             blocking=step.software.blocking_reductions,
             compressed=self.compressed,
@@ -125,6 +138,7 @@ def fsdp(
     reshard: bool = True,
     prefetch: int = 1,
     hybrid: int | None = None,
+    no_sync: bool = False,
     overlap: bool = True,
     blocking: bool = False,
     gradient_norm: bool = True,
@@ -139,7 +153,8 @@ def fsdp(
     torch's root module. Without *reshard* (``SHARD_GRAD_OP``) layers stay gathered from forward to backward.
     *prefetch*: how many layers ahead of the computation may be gathered; 1 is torch's limit of two gathers in flight
     (``_limiter_utils.py``). *hybrid* shards inside groups of so many ranks (axis ``dp.shard``) and all-reduces the
-    shards across them (``dp.replica``). *gradient_norm*: all-reduce the norm before the optimizer step.
+    shards across them (``dp.replica``). *no_sync*: gradients are held whole, and reduced in the last backward passes
+    before an optimizer step only. *gradient_norm*: all-reduce the norm before the optimizer step.
 
     Gathers (``dp.gather``), reductions (``dp.reduce``) and all-reduces across groups (``dp.across``) have streams of
     their own, as in torch (``FSDPCommContext``); without *overlap* they block, and with *blocking* reductions within
@@ -147,10 +162,11 @@ def fsdp(
     what is copied around exchanges; with ``tensors`` also gathered parameters (``foreach_all_gather_copy_out``).
 
     Each rank sends, by rings over d shards and m micro-batches, 3 m (d - 1) / d of the parameters' bytes if gradients
-    are as wide as parameters. Without *reshard* it sends 2 m (d - 1) / d if every backward pass follows its forward
-    pass, and less in a pipeline that runs several forward passes first: layers are then still gathered. Each rank holds
-    1/d of all states, at most *prefetch* + 1 gathered layers (without *reshard* all of them) and the unreduced
-    gradients of two layers. A head tied to the embedding is assumed to need no gather of the shared matrix.
+    are as wide as parameters, (2 m + 1) (d - 1) / d with *no_sync*. Without *reshard* it sends 2 m (d - 1) / d if every
+    backward pass follows its forward pass, and less in a pipeline that runs several forward passes first: layers are
+    then still gathered. Each rank holds 1/d of all states, at most *prefetch* + 1 gathered layers (without *reshard*
+    all of them) and the unreduced gradients of two layers. A head tied to the embedding is assumed to need no gather of
+    the shared matrix.
     """
     schedule = schedule if replicas is None else schedule.replicate(REPLICAS, replicas)
     world = max(schedule.degrees(REPLICAS))
@@ -160,7 +176,7 @@ def fsdp(
     sizes = GroupSizes.of(STATES, world, hybrid)
     schedule = _with_axes(schedule, sizes, gathering)
     dtype = gradient_dtype or model.precision
-    plain = reduction_of(sizes, "dp.reduce" if overlap and not blocking else None, each_pass=True)
+    plain = reduction_of(sizes, "dp.reduce" if overlap and not blocking else None, each_pass=not no_sync)
     sharding = Sharding(
         model,
         sizes,
@@ -168,6 +184,7 @@ def fsdp(
         compressed(plain) if compressed else plain,
         dtype,
         overlap,
+        accumulated=no_sync,
         copies=copies(units, model.precision, dtype),
         gathers={"reshard": reshard, "prefetch": prefetch, "copied": units == "tensors"},
         gathering=gathering,

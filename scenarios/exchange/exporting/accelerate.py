@@ -5,6 +5,8 @@ Keys and rules are those of accelerate 1.10.1 (src/accelerate/commands/config/co
 
 from __future__ import annotations
 
+from json import dumps
+from shlex import quote
 from typing import Any
 
 from clustersim.scenarios.exchange.export import Export, Launch, command, launch, script
@@ -14,6 +16,10 @@ from clustersim.simulator.reading.yaml_and_json import yaml_text
 OPTIMIZERS = {"adam": "adamw_torch", "sgd": "sgd", "adam8bit": "adamw_bnb_8bit", "adafactor": "adafactor"}
 """``--optim`` of the Trainer by the optimizer of the scenario."""
 
+
+EACH_BATCH = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+"""``--accelerator_config`` of a Trainer that reduces the gradients of each micro-batch; by default it does not
+(transformers, trainer.py, ``model_sync_context``)."""
 
 STRATEGIES = {
     (True, False): "FULL_SHARD",
@@ -34,7 +40,7 @@ def accelerate(scenario: Scenario) -> Export:
         "launch.sh": script(scenario.name, "accelerate 1.10.1", [command(begin, _trainer(run))]),
     }
     note = "the model is that of your train.py, whose Trainer takes the flags of launch.sh"
-    told = ("stage", "hybrid", "reshard", "prefetch")
+    told = ("stage", "hybrid", "reshard", "prefetch", "no_sync")
     return Export(files, (note, *run.unsaid({"tp", "pp", "dp"}, told, ("offload",))))
 
 
@@ -48,6 +54,8 @@ def _trainer(run: Launch) -> list[str]:
         f"--gradient_accumulation_steps {run.accumulation}",
         f"--optim {OPTIMIZERS[training.optimizer]}",
     ]
+    if run.data.method == "fsdp" and run.accumulation > 1 and not getattr(run.data, "no_sync", False):
+        flags.append(f"--accelerator_config {quote(dumps(EACH_BATCH))}")
     if run.steps:
         flags.append(f"--max_steps {run.steps}")
     if run.precision != "fp32":

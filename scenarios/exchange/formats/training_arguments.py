@@ -6,6 +6,8 @@ fills "auto" in a configuration of DeepSpeed from them.
 
 from __future__ import annotations
 
+from json import loads
+
 from clustersim.scenarios.exchange.facts import Facts
 from clustersim.scenarios.exchange.formats import deepspeed, fully_sharded
 from clustersim.scenarios.exchange.source_file import SourceFile
@@ -51,6 +53,7 @@ def read(source: SourceFile, facts: Facts) -> None:
     key = "gradient_accumulation_steps"
     facts.give("run.accumulation", source.whole(*at, key), source, *at, key)
     facts.default("run.accumulation", 1, source, "Hugging Face's Trainer")
+    _synchronisation(source, facts, at)
     _length(source, facts, at)
     _precision(source, facts, at)
     if source.flag(*at, "gradient_checkpointing"):
@@ -64,6 +67,24 @@ def read(source: SourceFile, facts: Facts) -> None:
         facts.give("model.seq_length", source.whole(*at, name), source, *at, name)
     fully_sharded.of_trainer(source, facts, at)
     deepspeed.read_at(source, facts, (*at, "deepspeed"))
+
+
+def _synchronisation(source: SourceFile, facts: Facts, at: tuple[str, ...]) -> None:
+    """Read whether the gradients of each micro-batch are reduced, which a command line says in JSON."""
+    path = (*at, "accelerator_config")
+    given = source.document.get(path)
+    if isinstance(given, str):
+        source.taken.add(path)
+        try:
+            given = loads(given)
+        except ValueError:
+            raise source.error(path, "must be JSON in one word") from None
+        kwargs = given.get("gradient_accumulation_kwargs") if isinstance(given, dict) else None
+        flag = kwargs.get("sync_each_batch") if isinstance(kwargs, dict) else None
+    else:
+        path = (*path, "gradient_accumulation_kwargs", "sync_each_batch")
+        flag = source.flag(*path) if isinstance(given, dict) else None
+    facts.give("run.sync_each_batch", flag, source, *path)
 
 
 def _length(source: SourceFile, facts: Facts, at: tuple[str, ...]) -> None:

@@ -73,6 +73,7 @@ MEGATRON = {
     "--overlap-moe-expert-parallel-comm\n",
     "experts_cut": f"{EXPERTS} --tensor-model-parallel-size 4 --sequence-parallel --expert-tensor-parallel-size 1 "
     "--moe-expert-capacity-factor 1.25 --moe-pad-expert-input-to-capacity --window-size 1023,0\n",
+    "experts_by_deepep": f"{EXPERTS.replace('alltoall', 'flex --moe-enable-deepep')}\n",
     "experts_every_other_layer": f"{EXPERTS} --moe-layer-freq 2 --context-parallel-size 2 --cp-comm-type all_gather\n",
     "latent": LATENT,
     "ring": f"--bf16 --global-batch-size 64 {MODEL} --context-parallel-size 4",
@@ -127,6 +128,13 @@ def test_megatron(name, target, tmp_path):
     assert again.unread == {}
     # and what is exported again is the same text
     assert Path(exported(again, target, tmp_path / "more")[0]).read_text() == Path(files[0]).read_text()
+
+
+def test_deepep_sends_a_token_once_to_each_rank_of_a_node_or_once_to_each_node(tmp_path):
+    for name, expected in (("experts_by_deepep", 1), ("latent", 8)):
+        line = MEGATRON[name]
+        made = imported(written(tmp_path, run__sh=line), machine(line), "run")
+        assert made.scenario.specification.parallelism.ep_domain == expected
 
 
 DEEPSPEED = {
@@ -251,6 +259,19 @@ def test_accelerate(name, tmp_path):
     again = imported([*exported(first, "accelerate", tmp_path / "out"), *model], Options(), "x")
     assert facts(again.scenario) == facts(first.scenario)
     assert content(again.scenario) == content(first.scenario)
+
+
+def test_accelerate_reduces_gradients_in_the_last_micro_batch_unless_it_is_told(tmp_path):
+    text = "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n"
+    line = "accelerate launch --config_file a.yaml train.py --per_device_train_batch_size 1 --max_steps 9"
+    told = ' --accelerator_config \'{"gradient_accumulation_kwargs": {"sync_each_batch": true}}\''
+    model = written(tmp_path, config__json=json.dumps(MODELS["qwen2_7b"][0]))
+    cases = (" --gradient_accumulation_steps 4", True), (" --gradient_accumulation_steps 4" + told, False), ("", False)
+    for number, (flags, no_sync) in enumerate(cases):
+        first = imported([*written(tmp_path, a__yaml=text, run__sh=f"{line}{flags}\n"), *model], Options(), "x")
+        assert first.scenario.specification.parallelism.data.no_sync is no_sync
+        again = imported([*exported(first, "accelerate", tmp_path / f"out{number}"), *model], Options(), "x")
+        assert facts(again.scenario) == facts(first.scenario)
 
 
 def test_the_order_of_a_pipeline(tmp_path):

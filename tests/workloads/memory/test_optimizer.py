@@ -9,7 +9,14 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective
-from clustersim.workloads.memory.optimizer import BY_SHAPE, CHUNK, OPTIMIZERS, optimizer_kernels, state_bytes
+from clustersim.workloads.memory.optimizer import (
+    BY_SHAPE,
+    CHUNK,
+    OPTIMIZERS,
+    Optimizer,
+    optimizer_kernels,
+    state_bytes,
+)
 
 DATA = Path(__file__).parents[3] / "../shared/data"
 
@@ -51,6 +58,15 @@ def test_state(optimizer: str, precision: str, gradient: str | None, expected: t
     assert list(held) == ["parameters", "gradients", "optimizer"]
 
 
+@pytest.mark.parametrize(("optimizer", "expected"), [("adam", 4), ("momentum", 2), ("sgd", 0)])
+def test_without_master_weights_all_is_in_the_format_of_the_model(optimizer: str, expected: int) -> None:
+    own = Optimizer(optimizer, "bf16", master=False)
+    assert state_bytes(own, "bf16") == {"parameters": 2, "gradients": 2, "optimizer": expected}
+    # gradient read, weight and states read and written; of unfused passes each is half as wide
+    assert traffic(own, "bf16") == 2 + 2 * 2 + 2 * expected
+    assert traffic(own, "bf16", fused=False) == traffic(optimizer, "fp32", fused=False) / 2
+
+
 def test_eight_bits_save_three_quarters_of_the_states() -> None:
     """Dettmers et al. 2022: two states of a byte each, and their scales."""
     assert state_bytes("adam8bit", "fp32")["optimizer"] == pytest.approx(
@@ -58,7 +74,7 @@ def test_eight_bits_save_three_quarters_of_the_states() -> None:
     )
 
 
-def traffic(optimizer: str, precision: str, gradient: str | None = None, *, fused: bool = True) -> float:
+def traffic(optimizer: str | Optimizer, precision: str, gradient: str | None = None, *, fused: bool = True) -> float:
     return sum(kernel.nbytes for kernel in optimizer_kernels(1000, optimizer, precision, gradient, fused=fused)) / 1000
 
 

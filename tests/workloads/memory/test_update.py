@@ -203,14 +203,14 @@ def test_shards_are_multiplied_after_a_gather_of_gradients(apply):
     assert not any(op.name.endswith("matrices") for op in plain.ops)
 
 
-def scenario(**training):
+def scenario(data=None, **training):
     return Scenario.model_validate(
         {
             "version": 1,
             "cluster": {"preset": "dgx_a100_80gb", "nodes": 1},
             "model": {"preset": "gpt2"},
             "training": {"global_batch_size": 64, "precision": "bf16", **training},
-            "parallelism": {"data": {"method": "zero"}},
+            "parallelism": {"data": data or {"method": "zero"}},
         }
     )
 
@@ -225,3 +225,36 @@ def test_each_optimizer_runs_and_memory_follows():
     assert seen["adam"] - halves == pytest.approx(4 * 124439808 / 8, rel=0.01)
     with pytest.raises(ScenarioError, match="optimizer_dtype: bf16 is not for adam8bit"):
         scenario(optimizer="adam8bit", optimizer_dtype="bf16")
+
+
+def test_a_model_without_master_weights_is_trained_in_16_bits():
+    """2 bytes of parameters, 2 of gradients and 4 of Adam's states, and whole gradients of FSDP without sync."""
+    parameters, replicas = 124439808, 8
+
+    def held(data, **training):
+        made = scenario(data, micro_batch_size=1, global_batch_size=2 * replicas, **training)
+        return made.schedule().programs[0].resident
+
+    for precision in ("bf16", "fp16"):
+        pure = held({"method": "ddp"}, precision=precision, master_weights=False)
+        assert [pure[name] / parameters for name in ("parameters", "gradients", "optimizer")] == [2, 2, 4]
+    sharded = held({"method": "fsdp"}, master_weights=False)
+    assert sharded["optimizer"] == pytest.approx(4 * parameters / replicas)
+    assert sharded["gradients"] == pytest.approx(2 * parameters / replicas)
+    whole = held({"method": "fsdp", "no_sync": True}, master_weights=False, gradient_dtype="fp32")
+    assert whole["gradients"] == pytest.approx(4 * parameters)
+    assert whole["optimizer"] == sharded["optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("data", "training", "why"),
+    [
+        ({"method": "fsdp"}, {"precision": "fp32"}, "one in fp32 is updated as it is"),
+        ({"method": "fsdp"}, {"precision": {"matmul": "fp8", "parameters": "fp8"}}, "stored in fp8"),
+        ({"method": "fsdp"}, {"offload": {"optimizer": "host"}}, "updated in fp32"),
+        ({"method": "local_sgd", "every": 2}, {}, "local_sgd exchanges fp32 weights"),
+    ],
+)
+def test_weights_that_are_not_updated_as_they_are_need_master_weights(data, training, why):
+    with pytest.raises(ScenarioError, match=f"master_weights: .*{why}"):
+        scenario(data, master_weights=False, **training)

@@ -264,7 +264,9 @@ def in_place(torch):
     return InPlace.apply
 
 
-@pytest.mark.parametrize(("how", "bytes_of_a_logit"), [("eager", 14), ("shifted", 12), ("vocab_parallel", 6)])
+@pytest.mark.parametrize(
+    ("how", "bytes_of_a_logit"), [("eager", 14), ("plain", 8), ("shifted", 12), ("vocab_parallel", 6)]
+)
 def test_the_loss_holds_what_torch_does(torch, how, bytes_of_a_logit):
     """The model is its logits: a product with few inputs, so that nothing else is large."""
     x = torch.randn(ROWS, HIDDEN, dtype=torch.bfloat16)
@@ -279,7 +281,9 @@ def test_the_loss_holds_what_torch_does(torch, how, bytes_of_a_logit):
             loss = cross(logits[:-1].contiguous(), labels[1:])
             del logits
         else:
-            loss = (cross if how == "eager" else in_place(torch))(logits.float(), labels)
+            cast = logits if how == "plain" else logits.float()
+            loss = (in_place(torch) if how == "vocab_parallel" else cross)(cast, labels)
+            del cast
         if how == "vocab_parallel":
             del logits  # Megatron-LM's forward pass returns the loss only
         loss.backward()
@@ -295,6 +299,7 @@ def test_the_loss_holds_what_torch_does(torch, how, bytes_of_a_logit):
 HELD = {  # how: (precision, kept, held forward, held backward, moved forward, moved backward), bytes of a logit
     "eager, 16 bits": ("eager", "bf16", 6, 4, 8, 14, 22),
     "eager, fp32": ("eager", "fp32", 8, 0, 8, 8, 16),
+    "nothing cast, 16 bits": ("plain", "bf16", 4, 0, 4, 4, 8),
     "Hugging Face, 16 bits": ("shifted", "bf16", 4, 8, 8, 22, 34),
     "Megatron-LM, 16 bits": ("vocab_parallel", "fp16", 4, 2, 2, 38, 14),
     "Megatron-LM, fp32": ("vocab_parallel", "fp32", 4, 0, 0, 32, 8),

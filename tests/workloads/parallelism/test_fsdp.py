@@ -88,6 +88,24 @@ def test_traffic_of_each_rank(counts, replicas, micro_batches, reshard, prefetch
     assert timeline.axis_bytes["dp"] / replicas == pytest.approx(factor * share, rel=1e-9)
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+def test_without_sync_gradients_are_held_whole_and_reduced_once(overlap):
+    """(2 m + 1) (d - 1) / d of the parameters' bytes; all gradients on each rank, where there is 1/d with sync."""
+    what, replicas, micro_batches = model(3000, 4000, 2000), 3, 4
+    options = {"overlap": overlap, "gradient_norm": False}
+    plain, whole = (
+        run(fsdp(one_stage(what, micro_batches), what, replicas, no_sync=no_sync, **options))
+        for no_sync in (False, True)
+    )
+    share = (replicas - 1) / replicas * 4 * what.parameters
+    assert plain.axis_bytes["dp"] / replicas == pytest.approx(3 * micro_batches * share)
+    assert whole.axis_bytes["dp"] / replicas == pytest.approx((2 * micro_batches + 1) * share)
+    held = [timeline.schedule.programs[0].resident["gradients"] for timeline in (plain, whole)]
+    assert held == pytest.approx([4 * what.parameters / replicas, 4 * what.parameters])
+    last = [op.action.micro_batch for op in collectives(whole.schedule.programs[0], "reduce_scatter")]
+    assert last == [micro_batches - 1] * 3
+
+
 @settings(deadline=None, max_examples=25)
 @given(counts=counts, prefetch=st.integers(0, 3), micro_batches=st.integers(1, 2), bandwidth=st.floats(1e2, 1e6))
 def test_no_layer_is_gathered_further_ahead_than_it_may(counts, prefetch, micro_batches, bandwidth):

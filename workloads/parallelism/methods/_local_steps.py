@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
+from typing import ClassVar
 
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count
@@ -25,6 +26,8 @@ from clustersim.workloads.reductions.all_reduce import all_reduce
 
 class LocalSteps(DataMethod):
     """Replicas train alone for many steps, then they exchange weights."""
+
+    exchanges_weights: ClassVar[bool] = True
 
     subgroup: Count = 1
     """Neighbouring replicas that all-reduce their gradients in every step, such as those of a node; 1: none do."""

@@ -77,6 +77,7 @@ class Federated(DataMethod):
     """A server and clients that train alone on data of their own."""
 
     whole_model: ClassVar[bool] = True
+    exchanges_weights: ClassVar[bool] = True
 
     method: Literal["federated"]
     """federated: in each round a server sends the model to sampled clients, which train alone and send it back."""
