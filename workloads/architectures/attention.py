@@ -142,7 +142,9 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
 def _unfused(shape: Shape) -> tuple[Operator, ...]:
     sizes, stack = (shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size), shape.software
     soft = shape.fuses("softmax")
-    core = CoreAttention(*sizes, shape.dropout, soft, shape.precision, stack.softmax_group, stack.fp32_scores)
+    # full attention says that it hides nothing; encoders of text, which say nothing, hide padding
+    masks = shape.attention.mask != "full"
+    core = CoreAttention(*sizes, shape.dropout, soft, shape.precision, stack.softmax_group, stack.fp32_scores, masks)
     bias = (biased_scores(shape.seq_length, shape.heads, shape.precision),) if shape.relative_positions else ()
     return (*bias, core)
 

@@ -84,7 +84,8 @@ class CoreAttention(Operator):
 
     The scores are scaled, masked, normalised and, with *drop*, dropped out. If *fused*, one kernel does all but the
     dropout; else torch's operators do, one by one, those of *in_fp32* in fp32 (`torch_softmax`). The fused kernel takes
-    heads x samples in multiples of *group*; otherwise scores of 16 bits are `SCALED_IN_FP32`.
+    heads x samples in multiples of *group*; otherwise scores of 16 bits are `SCALED_IN_FP32`. Without *masks* no scores
+    are hidden, neither later ones nor those of a text's padding, as in models of images.
     """
 
     length: int
@@ -96,6 +97,7 @@ class CoreAttention(Operator):
     precision: str = "fp32"
     group: int = 1
     in_fp32: tuple[str, ...] = ()
+    masks: bool = True
 
     @property
     def operation(self) -> Operation:
@@ -149,7 +151,7 @@ class CoreAttention(Operator):
 
     def _operators(self, samples: int) -> Iterable[TorchOperator]:
         if not self.fused or self._falls_back(samples):
-            return torch_softmax(self.precision, self._in_fp32(samples), drop=self.drop)
+            return torch_softmax(self.precision, self._in_fp32(samples), masks=self.masks, drop=self.drop)
         width = BYTES[self.precision]
         dropped = TorchOperator(OF_SOFTMAX["dropout"], 2 * width + 1, 2 * width + 1)
         return (TorchOperator(SOFTMAX, 2 * width, 3 * width), *(dropped,) * self.drop)

@@ -20,8 +20,10 @@ OF_SOFTMAX = {name: Operation(name, SOFTMAX.kind, SOFTMAX.operator) for name in 
 arXiv:2007.00072, table 1)."""
 
 
-def torch_softmax(precision: str, in_fp32: Collection[str], *, drop: bool) -> Iterator[TorchOperator]:
-    """Yield the kernels, with the bytes that they move for each score.
+def torch_softmax(
+    precision: str, in_fp32: Collection[str], *, masks: bool = True, drop: bool = True
+) -> Iterator[TorchOperator]:
+    """Yield the kernels, with the bytes that they move for each score; *masks*, *drop*: whether these operators run.
 
     *in_fp32*: those of scale, mask, softmax and dropout that run in fp32 if *precision* has 16 bits. What the first of
     them reads is cast: by a kernel of its own; as the mask is added, which is in fp32 then (promotion of types); or by
@@ -31,13 +33,13 @@ def torch_softmax(precision: str, in_fp32: Collection[str], *, drop: bool) -> It
     ``attention_mask_func``); gradients are then copied and filled (ATen/native/TensorAdvancedIndexing.cpp,
     ``masked_fill``).
 
-    >>> [sum(getattr(one, way) for one in torch_softmax("bf16", ("softmax", "dropout"), drop=True))
+    >>> [sum(getattr(one, way) for one in torch_softmax("bf16", ("softmax", "dropout")))
     ...  for way in ("forwards", "backwards")]
     [37, 49]
     """
     width = BYTES[precision]
     given, fills = width, "scale" in in_fp32
-    for name in ("scale", "mask", "softmax", "dropout") if drop else ("scale", "mask", "softmax"):
+    for name in ("scale", *("mask",) * masks, "softmax", *("dropout",) * drop):
         own = max(width, FP32) if name in in_fp32 else width
         both = given + own
         if own > given and name == "mask":
