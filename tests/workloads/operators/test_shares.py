@@ -128,10 +128,10 @@ def test_products_and_elementwise_operations_are_as_long_to_one_another_as_measu
 WITHOUT_AUTOCAST = {"fp32_scores": [], "fp32_residual": False, "accumulation": "fused"}
 
 
-@pytest.mark.parametrize(("own", "expected"), [({}, (0.51, 0.35, 0.14)), (WITHOUT_AUTOCAST, (0.67, 0.25, 0.08))])
+@pytest.mark.parametrize(("own", "expected"), [({}, (0.50, 0.34, 0.16)), (WITHOUT_AUTOCAST, (0.65, 0.24, 0.11))])
 def test_the_eager_stack_of_today(own, expected):
-    """Under autocast, softmax and dropout in fp32 take a third of the time. Without it, as the layer was profiled,
-    normalisations take what was measured; of elementwise operations the stack lacks the copies of heads."""
+    """Under autocast, softmax and dropout in fp32 take a third of the time. Without it, as the layer was profiled, all
+    shares are as measured."""
     scenario = {
         "version": 1,
         "cluster": {"preset": "zhores", "nodes": 1, "node": {"accelerators": 1}},
@@ -146,4 +146,4 @@ def test_the_eager_stack_of_today(own, expected):
     found = shares(seconds)
     assert [found[name] for name in MEASURED_TIME] == pytest.approx(expected, abs=0.01)
     if own:
-        assert found["normalisation"] == pytest.approx(MEASURED_TIME["normalisation"], abs=0.01)
+        assert all(abs(found[name] - share) < 0.04 for name, share in MEASURED_TIME.items())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from clustersim.simulator.hardware.kernel import BYTES, Operation
-from clustersim.workloads.operators.elementwise import TorchOperator
+from clustersim.workloads.operators.elementwise import Elementwise, TorchOperator
 
 FP32 = BYTES["fp32"]
 
@@ -77,3 +77,33 @@ def _softmax(width: int, scores: int) -> TorchOperator:
     (ATen/native/cuda/SoftMax.cu, ``softmax_backward_cuda_out``: ``Tensor tmp = grad * output``).
     """
     return TorchOperator(SOFTMAX, scores + width, 3 * width + 2 * width + scores, (1, 2))
+
+
+COPY = Operation("copy of heads", "elementwise", "attention")
+
+
+def copied_heads(positions: int, queries: int, keys: int, precision: str, *, joint: bool) -> Elementwise:
+    """The copies around products of heads, if samples come before positions, and positions before heads.
+
+    *queries*, *keys*: features of all heads of a position. torch.matmul copies its operands so that samples and heads
+    are one dimension (ATen/native/LinearAlgebra.cpp, ``_matmul_impl``: ``expand`` and ``reshape``), fewer keys and
+    values than queries are repeated, and the output is copied for the product behind. Backward the gradient of the
+    output is copied, those of repeated keys and values are summed, and those of queries, keys and values are copied
+    back; *joint*: and put together for one product, which takes keys as they are if they are not repeated.
+    """
+    repeated = keys < queries
+    forward = 4 * queries + 2 * (queries + keys)
+    backward = 4 * queries + 4 * keys + 2 * (queries + keys) * repeated
+    launches = 4 + 2 * repeated
+    if joint:
+        backward += 2 * (queries + 2 * keys) - 2 * keys * (not repeated)
+        launches += repeated
+    width = BYTES[precision]
+    return Elementwise(
+        positions * queries,
+        width * forward / queries,
+        width * backward / queries,
+        launches=(4, launches),
+        precision=precision,
+        operation=COPY,
+    )

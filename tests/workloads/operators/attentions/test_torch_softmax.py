@@ -6,6 +6,7 @@ it casts is tested so, forward; the same operators with the casts written out th
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.workloads.operators.attentions.core_attention import SCALED_IN_FP32, CoreAttention
 from clustersim.workloads.operators.attentions.cross_attention import CrossAttention
+from clustersim.workloads.operators.attentions.torch_softmax import copied_heads
 from clustersim.workloads.software_stack import software
 from tests.watched import watched
 
@@ -20,6 +22,15 @@ SAMPLES, HEADS, LENGTH, SIZE = 2, 4, 128, 8
 SCORES = SAMPLES * HEADS * LENGTH**2
 
 Attend = Callable[..., Any]
+
+
+def bytes_of(values: Any) -> int:
+    """Of one tensor or several; what is expanded counts once."""
+    given = values if isinstance(values, list | tuple) else [values]
+    return sum(
+        prod(size for size, stride in zip(one.shape, one.stride(), strict=True) if stride) * one.itemsize
+        for one in given
+    )
 
 
 @pytest.fixture
@@ -165,6 +176,48 @@ def test_attention_is_what_torch_does(torch: Any, attend: Attend, core: CoreAtte
         assert sum(kernel.launches for kernel in kernels) == seen.kernels
         moved = sum(kernel.nbytes for kernel in kernels if not kernel.flops)
         assert moved == seen.moved - products * SCORES * width
+
+
+def heads_of(torch: Any, x: Any, weights: list[Any], keys: int) -> Any:
+    """Attention of *x* by Transformers' models: one map or three, heads, repeated keys and values (repeat_kv)."""
+    made = [x @ weight for weight in weights]
+    given = made if len(made) > 1 else made[0].split([HEADS * SIZE, keys * SIZE, keys * SIZE], dim=-1)
+    q, k, v = (one.view(SAMPLES, LENGTH, -1, SIZE).transpose(1, 2) for one in given)
+    if keys < HEADS:
+        repeated = SAMPLES, keys, HEADS // keys, LENGTH, SIZE
+        k, v = (one[:, :, None].expand(repeated).reshape(SAMPLES, HEADS, LENGTH, SIZE) for one in (k, v))
+    attended = (q @ k.transpose(-1, -2)).softmax(-1) @ v
+    return attended.transpose(1, 2).reshape(SAMPLES, LENGTH, HEADS * SIZE)
+
+
+@pytest.mark.parametrize(("joint", "keys"), [(True, HEADS), (False, HEADS), (True, 2), (False, 2)])
+def test_heads_are_copied_as_torch_does(torch: Any, joint: bool, keys: int) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    queries, each = HEADS * SIZE, keys * SIZE
+    shapes = [queries + 2 * each] if joint else [queries, each, each]
+    weights = [torch.randn(queries, many, dtype=torch.bfloat16, requires_grad=True) for many in shapes]
+    x = torch.randn(SAMPLES, LENGTH, queries, dtype=torch.bfloat16)
+    moved: list[int] = []
+
+    class Watch(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            if func.overloadpacket.__name__ in ("clone", "cat", "sum"):
+                moved.append(bytes_of(args[0]) + bytes_of(result))
+            return result
+
+    results: list[Any] = []
+    with Watch():
+        results.append(heads_of(torch, x, weights, keys))
+    forward = moved.copy()
+    moved.clear()
+    with Watch():
+        torch.autograd.grad(results[0], weights, torch.ones_like(results[0]))
+    made = copied_heads(LENGTH, queries, each, "bf16", joint=joint)
+    for kernels, seen in ((made.forward(SAMPLES), forward), (made.backward_input(SAMPLES), moved)):
+        assert sum(kernel.nbytes for kernel in kernels) == pytest.approx(sum(seen))
+        assert sum(kernel.launches for kernel in kernels) == len(seen)
 
 
 def test_cross_attention_has_the_same_kernels() -> None:
