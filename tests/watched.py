@@ -36,7 +36,7 @@ def watched(torch: Any, run: Callable[[], Any], least: int = 0, *, on_cuda: bool
     def storages(values: Any) -> dict[int, Any]:
         return {one.untyped_storage()._cdata: one for one in tree_leaves(values) if isinstance(one, torch.Tensor)}
 
-    class Watch(TorchDispatchMode):  # type: ignore[misc]
+    class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             given, made = storages((args, kwargs)), storages(result)

@@ -88,7 +88,7 @@ def dispatched(torch: Any, run: Callable[[], Any]) -> list[tuple[str, list[Any]]
 
     found: list[tuple[str, list[Any]]] = []
 
-    class Watch(TorchDispatchMode):  # type: ignore[misc]
+    class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             if func.namespace == "aten" and not func.is_view and func.overloadpacket.__name__ != "_unsafe_view":
@@ -200,7 +200,7 @@ def test_heads_are_copied_as_torch_does(torch: Any, joint: bool, keys: int) -> N
     x = torch.randn(SAMPLES, LENGTH, queries, dtype=torch.bfloat16)
     moved: list[int] = []
 
-    class Watch(TorchDispatchMode):  # type: ignore[misc]
+    class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             if func.overloadpacket.__name__ in ("clone", "cat", "sum"):
