@@ -225,8 +225,8 @@ class Software:
 
     @property
     def autocast(self) -> bool:
-        """True if torch's autocast chooses the precision of each operator; a model of 16 bits has it nowhere else."""
-        return self.accumulation == "autocast"
+        """True if torch's autocast chooses the precision of each operator of a model that is held in fp32."""
+        return self.accumulation == "autocast" and self.fp32_residual
 
     @property
     def speeds(self) -> tuple[float, ...]:
