@@ -275,7 +275,7 @@ def without_master_weights(stack: Software) -> Software:
     The loss is one of 16-bit logits, unless the stack itself casts them or has a fused one.
     """
     loss = stack.cross_entropy or ("" if fuses(stack.fused, "cross_entropy") else "plain")
-    own = replace(stack, fp32_gradients=(), fp32_residual=False, cross_entropy=loss)
+    own = replace(stack, fp32_gradients=(), fp32_residual=False, fp32_scores=(), cross_entropy=loss)
     return replace(own, unfused_update=False, flat_update=False)
 
 

@@ -130,8 +130,8 @@ class Software:
     """With unfused_update: fp32 copies of fp16 gradients are checked and copied flat too."""
     softmax_group: Count = 1
     """The fused softmax needs heads x samples to be a multiple of it; else each operator has a kernel."""
-    wide_softmax: Flag = False
-    """A softmax of several kernels runs in fp32."""
+    fp32_scores: tuple[Literal["scale", "mask", "softmax", "dropout"], ...] = ()
+    """What runs in fp32 between the products of attention if scores have 16 bits and the softmax is not fused."""
     slice_seconds: Annotated[Time, Key("slice")] = 0.0
     """Host time for each rank's slice of each tensor of a list that ZeRO-3 communicates; 0 for flat buffers."""
     module_hooks: Index = 0
@@ -222,6 +222,11 @@ class Software:
             return 0.0
         beside = OPERATOR_SECONDS * kernel.operators + self.product_seconds * kernel.products
         return self.launch_seconds * kernel.launches + beside
+
+    @property
+    def autocast(self) -> bool:
+        """True if torch's autocast chooses the precision of each operator of a model that is held in fp32."""
+        return self.accumulation == "autocast" and self.fp32_residual
 
     @property
     def speeds(self) -> tuple[float, ...]:

@@ -24,6 +24,7 @@ from clustersim.workloads.operators.attentions.core_attention import (
 )
 from clustersim.workloads.operators.attentions.indexed_attention import indexed_latent_attention
 from clustersim.workloads.operators.attentions.kernel_attention import KernelAttention
+from clustersim.workloads.operators.attentions.torch_softmax import copied_heads
 from clustersim.workloads.operators.elementwise import (
     CAST,
     Elementwise,
@@ -67,15 +68,13 @@ def attention_parts(shape: Shape) -> Parts:
     own, precision, rows = shape.attention, shape.precision, shape.seq_length
     queries, keys = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
     asked = queries * (2 if own.output_gate else 1)
-    # GPT-2 and Megatron-LM hold query, key and value in one tensor, Hugging Face's BERT and Llama in three
-    apart = not shape.causal or shape.norm.kind == "rmsnorm"
     columns = Linear(
         rows,
         shape.hidden_size,
         asked + 2 * keys,
         own.bias or own.qkv_bias,
         precision,
-        splits=(asked, keys, keys) if apart else (),
+        splits=(asked, keys, keys) if _in_three_tensors(shape) else (),
         kept_share=shape.kept_share,
     )
     rotated = round(own.rotary_share * rows * (queries + keys))
@@ -142,9 +141,25 @@ def _core(shape: Shape) -> tuple[Operator, ...]:
 def _unfused(shape: Shape) -> tuple[Operator, ...]:
     sizes, stack = (shape.seq_length, shape.heads, shape.key_value_heads, shape.head_size), shape.software
     soft = shape.fuses("softmax")
-    core = CoreAttention(*sizes, shape.dropout, soft, shape.precision, stack.softmax_group, stack.wide_softmax)
+    # full attention says that it hides nothing; encoders of text, which say nothing, hide padding
+    masks = shape.attention.mask != "full"
+    core = CoreAttention(*sizes, shape.dropout, soft, shape.precision, stack.softmax_group, stack.fp32_scores, masks)
     bias = (biased_scores(shape.seq_length, shape.heads, shape.precision),) if shape.relative_positions else ()
-    return (*bias, core)
+    return (*bias, *_copies(shape), core)
+
+
+def _copies(shape: Shape) -> tuple[Operator, ...]:
+    """Of heads, where torch's operators multiply them and samples come first."""
+    if shape.fuses("softmax") or not shape.software.batch_first:
+        return ()
+    queries, keys = shape.heads * shape.head_size, shape.key_value_heads * shape.head_size
+    joint = not (_in_three_tensors(shape) and shape.software.separate_qkv)
+    return (copied_heads(shape.seq_length, queries, keys, shape.precision, joint=joint),)
+
+
+def _in_three_tensors(shape: Shape) -> bool:
+    """GPT-2 and Megatron-LM hold query, key and value in one tensor, Hugging Face's BERT and Llama in three."""
+    return not shape.causal or shape.norm.kind == "rmsnorm"
 
 
 def _flash(shape: Shape) -> FlashAttention:

@@ -178,7 +178,7 @@ def cross_attention(shape: Shape, encoder: Shape) -> tuple[Operator, ...]:
             soft,
             precision,
             shape.software.softmax_group,
-            shape.software.wide_softmax,
+            shape.software.fp32_scores,
             keys=encoder.seq_length,
         )
     )

@@ -82,7 +82,7 @@ def _activation(shape: Shape, elements: int) -> Elementwise:
 def gelu_operator(shape: Shape, elements: int) -> Elementwise:
     """An activation that is not gated, of so many *elements*."""
     written_out = shape.mlp.activation == "gelu_new" and not shape.fuses("gelu_new")
-    made = gelu(elements, shape.activation_precision, written_out=written_out)
+    made = gelu(elements, shape.activation_precision, written_out=written_out, autocast=shape.software.autocast)
     if shape.mlp.activation == "xielu":
         # slopes on either side of zero, which all ranks share (Huang and Schlag 2024, arXiv:2411.13010)
         slopes = parameter_tensors(1, 1)

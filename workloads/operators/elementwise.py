@@ -120,6 +120,9 @@ def elementary(name: str, operator: str) -> Operation:
     return Operation(name, "elementwise", operator)
 
 
+FP32 = 4
+"""Bytes in which Hugging Face's RMSNorm computes, and a power under autocast, whatever the precision."""
+
 GELU = Operation("GELU", "elementwise")
 TANH = Operation("tanh", "elementwise")
 SWIGLU = Operation("SwiGLU", "elementwise")
@@ -130,22 +133,29 @@ CAST = Operation("cast", "elementwise")
 ROTARY = Operation("rotary embedding", "elementwise")
 
 
-def gelu(elements: int, precision: str, *, written_out: bool = False) -> Elementwise:
+def gelu(elements: int, precision: str, *, written_out: bool = False, autocast: bool = False) -> Elementwise:
     """One kernel that keeps its input: torch.nn.functional.gelu, or fused with a bias (Megatron-LM, bias_gelu_impl).
 
     *written_out*: 0.5 x (1 + tanh(c (x + 0.044715 x^3))) in eager torch (Hugging Face, NewGELUActivation). Each of
     eight operators reads its operands and writes its result; autograd keeps x, the tanh, 0.5 x and 1 + tanh. Eleven
     kernels backward: two for each product of tensors, three for the power, two that add what meets at x.
+
+    With torch's *autocast* the power is in fp32 (ATen/autocast_mode.h, AT_FORALL_FP32), and so is all that is made of
+    it: all but 0.5 x. If x has 16 bits, it is cast for the power, whose cast input is kept in place of x; and so is the
+    result for the product behind. Backward four gradients are cast.
     """
     width = BYTES[precision]
     if written_out:
+        wide = max(width, FP32) if autocast else width
+        both = width + wide
         parts = (
-            TorchOperator(elementary("power", GELU.name), 2, 7, (1, 3)),
-            TorchOperator(elementary("multiply", GELU.name), 9, 12, (4, 5)),
-            TorchOperator(elementary("add", GELU.name), 5, 6, (2, 2)),
-            TorchOperator(elementary("tanh", GELU.name), 2, 3),
+            TorchOperator(elementary("power", GELU.name), 2 * wide, 7 * wide, (1, 3)),
+            TorchOperator(elementary("multiply", GELU.name), 3 * width + 6 * wide, 3 * width + 9 * wide, (4, 5)),
+            TorchOperator(elementary("add", GELU.name), width + 4 * wide, 6 * width, (2, 2)),
+            TorchOperator(elementary("tanh", GELU.name), 2 * wide, 3 * wide),
         )
-        return composed(elements, precision, GELU, parts, 4 * width, width)
+        casts = (TorchOperator(elementary("cast", GELU.name), 2 * both, 4 * both, (2, 4)),) if wide > width else ()
+        return composed(elements, precision, GELU, (*parts, *casts), width + 3 * wide)
     return Elementwise(elements, 2 * width, 3 * width, kept=width, precision=precision, operation=GELU)
 
 
@@ -242,9 +252,6 @@ def rotary(elements: int, precision: str, *, fused: bool = True) -> Elementwise:
 
 
 LAYER_NORM, RMS_NORM = Operation("layer norm", "normalisation"), Operation("RMS norm", "normalisation")
-
-FP32 = 4
-"""Bytes in which Hugging Face's RMSNorm computes, whatever the precision."""
 
 
 def layer_norm(rows: int, features: int, precision: str, output: str = "", *, bias: bool = True) -> Elementwise:

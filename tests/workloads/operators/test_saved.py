@@ -1,9 +1,8 @@
 """What GELU and the loss keep, hold and move: by hand, and against torch, which is watched op by op on the CPU."""
 
 import math
-import weakref
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +16,7 @@ from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.elementwise import cast, gelu, residual, rms_norm, rotary, swiglu
 from clustersim.workloads.operators.embedding_and_loss import cross_entropy
 from clustersim.workloads.software_stack import software
+from tests.watched import watched
 
 ROWS, CLASSES, HIDDEN = 64, 1000, 4
 WIDTHS = {"bf16": 2, "fp32": 4}
@@ -27,61 +27,59 @@ def torch():
     return pytest.importorskip("torch", reason="what autograd keeps is asked of torch itself")
 
 
-@dataclass
-class Watched:
-    """Kernels on tensors of at least so many elements, the bytes that they move, and the most bytes alive at once."""
-
-    kernels: int = 0
-    moved: int = 0
-    peak: int = 0
-
-
-def watched(torch, run, least=0):
-    """What torch does in *run*. An op reads the large tensors that it is given, and writes those that it makes."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-
-    found, alive = Watched(), {}
-
-    def storages(values):
-        return {one.untyped_storage()._cdata: one for one in tree_leaves(values) if isinstance(one, torch.Tensor)}
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            result = func(*args, **(kwargs or {}))
-            given, made = storages((args, kwargs)), storages(result)
-            fresh = [one for key, one in made.items() if key not in given]
-            for one in fresh:
-                storage = one.untyped_storage()
-                alive[storage._cdata] = storage.nbytes()
-                weakref.finalize(storage, alive.pop, storage._cdata, None)
-            found.peak = max(found.peak, sum(alive.values()))
-            touched = [one for one in (*given.values(), *fresh) if one.numel() >= least]
-            if fresh and touched:  # else a view
-                found.kernels += 1
-                found.moved += sum(one.numel() * one.element_size() for one in touched)
-            return result
-
-    with Watch():
-        run()
-    return found
-
-
 def new_gelu(x):
     """The tanh form, written out in the order of Hugging Face's NewGELUActivation."""
     return 0.5 * x * (1.0 + (math.sqrt(2.0 / math.pi) * (x + 0.044715 * x.pow(3.0))).tanh())
 
 
+def new_gelu_under_autocast(x):
+    """With the casts of autocast written out: of the power's input, and of that of the product behind."""
+    return (0.5 * x * (1.0 + (math.sqrt(2.0 / math.pi) * (x + 0.044715 * x.float().pow(3.0))).tanh())).to(x.dtype)
+
+
+def test_autocast_runs_a_power_in_fp32_and_all_that_is_made_of_it(torch):
+    """The autocast of CUDA, asked with tensors that have no data, calls what is written out here."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def kinds(function, device):
+        x, found = torch.empty(8, 8, dtype=torch.bfloat16, device=device), []
+
+        class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                result = func(*args, **(kwargs or {}))
+                if func.namespace == "aten":
+                    found.append((func.overloadpacket.__name__, result.dtype))
+                return result
+
+        with Watch(), torch.no_grad():
+            function(x)
+        return found
+
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    with FakeTensorMode():
+        try:
+            torch.set_autocast_dtype("cuda", torch.bfloat16)
+            torch.set_autocast_enabled("cuda", True)
+            seen = kinds(new_gelu, "cuda")
+        finally:
+            torch.set_autocast_enabled("cuda", before[0])
+            torch.set_autocast_dtype("cuda", before[1])
+    # the product behind casts
+    assert seen == kinds(new_gelu_under_autocast, "cpu")[:-1]
+
+
 @pytest.mark.parametrize("precision", WIDTHS)
+@pytest.mark.parametrize("autocast", [True, False])
 @pytest.mark.parametrize("written_out", [True, False])
-def test_gelu_is_what_torch_does(torch, precision, written_out):
+def test_gelu_is_what_torch_does(torch, precision, written_out, autocast):
     x = torch.randn(ROWS, CLASSES, dtype=getattr(torch, {"bf16": "bfloat16", "fp32": "float32"}[precision]))
     x.requires_grad_()
-    function = new_gelu if written_out else torch.nn.functional.gelu
+    own = new_gelu_under_autocast if autocast else new_gelu
+    function = own if written_out else torch.nn.functional.gelu
     saved = {}
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.setdefault(t.data_ptr(), t), lambda t: t):
         y = function(x)
-    made, operator = [], gelu(ROWS * CLASSES, precision, written_out=written_out)
+    made, operator = [], gelu(ROWS * CLASSES, precision, written_out=written_out, autocast=autocast)
     assert sum(t.numel() * t.element_size() for t in saved.values()) == operator.kept_bytes(1)
     gradient = torch.ones_like(y)
     forward = watched(torch, lambda: made.append(function(x)), least=x.numel())
@@ -339,22 +337,22 @@ def test_a_rank_holds_the_most_while_it_computes_the_loss(how, order):
 
 
 @pytest.mark.parametrize(
-    ("stack", "how", "tensors"),
+    ("stack", "how", "kept"),
     [
-        ("ddp", "eager", 4),
-        ("huggingface", "shifted", 4),
-        ("fsdp", "eager", 4),
-        ("llm_foundry", "with_metrics", 4),
-        ("megatron", "vocab_parallel", 1),
-        ("ideal", "in_place", 1),
+        ("ddp", "eager", 2 + 3 * 4),
+        ("huggingface", "shifted", 2 + 3 * 4),
+        ("fsdp", "eager", 4 * 2),
+        ("llm_foundry", "with_metrics", 4 * 2),
+        ("megatron", "vocab_parallel", 2),
+        ("ideal", "in_place", 2),
     ],
 )
-def test_the_stack_and_the_model_say_which(stack, how, tensors):
-    """GPT-2 has the tanh form; written out it keeps four tensors of 4 h, fused with its bias one."""
+def test_the_stack_and_the_model_say_which(stack, how, kept):
+    """GPT-2 has the tanh form; written out it keeps four tensors of 4 h, three of fp32 under autocast; else one."""
     kernels = software(stack)
     found = model("gpt2", "bf16", kernels.fused).with_software(kernels)
     other = model("bert_base", "bf16", kernels.fused).with_software(kernels)
     assert found.shape.loss == other.shape.loss == how
     plain = transformer(replace(found.shape, mlp=replace(found.shape.mlp, activation="gelu")))
     extra = found.layers[1].activation_bytes(1) - plain.layers[1].activation_bytes(1)
-    assert extra == (tensors - 1) * 2 * 1024 * 4 * 768
+    assert extra == (kept - 2) * 1024 * 4 * 768

@@ -19,6 +19,7 @@ import pytest
 from clustersim.scenarios import Scenario
 from clustersim.topologies.catalogue import GPUS, device
 from clustersim.workloads.operators.attentions.core_attention import CoreAttention
+from clustersim.workloads.operators.attentions.torch_softmax import SOFTMAX
 from clustersim.workloads.operators.elementwise import Elementwise, dropout, elementary, layer_norm, residual, tanh
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.model import OperatorLayer
@@ -53,10 +54,18 @@ def encoder_layer():
     rows = S * H
     linear = [Linear(S, one, many, precision="fp16") for one, many in ((H, 3 * H), (H, H), (H, 4 * H), (4 * H, H))]
     bias = [passes("bias", count * rows, 2, 0) for count in (3, 1, 4, 1)]
+    # one kernel forward as in torch, whose backward pass multiplies gradients and probabilities first
     attention = CoreAttention(S, A, A, H // A, precision="fp16")
+    product = Elementwise(A * S * S, 0, 2 * 3, precision="fp16", operation=SOFTMAX)
     added, norm = residual(rows, "fp16", "fp16", drop=True, fused=False), layer_norm(S, H, "fp16")
     # keys and values are copied forward; the gradients of queries, keys and values are joined backward
-    inner = (passes("scale", rows, 2, 2), passes("copy", 2 * rows, 2, 0), passes("copy", 3 * rows, 0, 2), attention)
+    inner = (
+        passes("scale", rows, 2, 2),
+        passes("copy", 2 * rows, 2, 0),
+        passes("copy", 3 * rows, 0, 2),
+        attention,
+        product,
+    )
     block = (linear[0], bias[0], *inner, passes("copy", rows, 2, 2), linear[1], bias[1], added, norm)
     network = (linear[2], bias[2], tanh(4 * rows, "fp16"), dropout(4 * rows, "fp16"), linear[3], bias[3], added, norm)
     return OperatorLayer("layer", "transformer", (*block, *network), 2.0 * rows)
@@ -89,16 +98,16 @@ def test_flops():
 
 
 def test_time():
-    """Predicted: products 69 %, elementwise operations 17 %, normalisations 15 %. Measured: 61 %, 13.5 %, 25.5 %.
+    """Predicted: products 66 %, elementwise operations 16 %, normalisations 18 %. Measured: 61 %, 13.5 %, 25.5 %.
 
-    Normalisations of that torch take twice as long as their bytes at the bandwidth that other kernels reach. Here every
-    kernel that is bound by memory has the same bandwidth.
+    Normalisations of that torch take 1.6 times as long as their bytes at the bandwidth that other kernels reach. Here
+    every kernel that is bound by memory has the same bandwidth.
     """
     seconds = encoder_seconds()
     found = shares(seconds)
-    assert found == pytest.approx({"product": 0.688, "normalisation": 0.146, "elementwise": 0.166}, abs=0.005)
+    assert found == pytest.approx({"product": 0.663, "normalisation": 0.177, "elementwise": 0.160}, abs=0.005)
     times_products = MEASURED_TIME["normalisation"] / MEASURED_TIME["product"]
-    assert times_products / (seconds["normalisation"] / seconds["product"]) == pytest.approx(2.0, abs=0.1)
+    assert times_products / (seconds["normalisation"] / seconds["product"]) == pytest.approx(1.57, abs=0.05)
 
 
 def encoder_seconds():
@@ -116,18 +125,25 @@ def test_products_and_elementwise_operations_are_as_long_to_one_another_as_measu
     assert shares({name: encoder_seconds()[name] for name in two}) == pytest.approx(shares(two), abs=0.01)
 
 
-def test_the_eager_stack_of_today():
-    """Under autocast: 60, 23 and 16 %. Casts, which the profiled layer does not have, bring it near."""
+WITHOUT_AUTOCAST = {"fp32_scores": [], "fp32_residual": False, "accumulation": "fused"}
+
+
+@pytest.mark.parametrize(("own", "expected"), [({}, (0.50, 0.34, 0.16)), (WITHOUT_AUTOCAST, (0.65, 0.24, 0.11))])
+def test_the_eager_stack_of_today(own, expected):
+    """Under autocast, softmax and dropout in fp32 take a third of the time. Without it, as the layer was profiled, all
+    shares are as measured."""
     scenario = {
         "version": 1,
         "cluster": {"preset": "zhores", "nodes": 1, "node": {"accelerators": 1}},
         "model": {"preset": "bert_large", "num_layers": 2},
         "training": {"global_batch_size": B, "precision": "fp16"},
-        "software": "ddp",
+        "software": {"preset": "ddp", **own},
     }
     seconds = Counter()
     for row in Scenario.model_validate(scenario).run().operators["operators"]:
         if row["layers"] == "transformer":
             seconds[row["class"]] += row["seconds"]
-    assert shares(seconds) == pytest.approx({"product": 0.602, "normalisation": 0.234, "elementwise": 0.164}, abs=0.01)
-    assert all(abs(share - MEASURED_TIME[name]) < 0.04 for name, share in shares(seconds).items())
+    found = shares(seconds)
+    assert [found[name] for name in MEASURED_TIME] == pytest.approx(expected, abs=0.01)
+    if own:
+        assert all(abs(found[name] - share) < 0.04 for name, share in MEASURED_TIME.items())

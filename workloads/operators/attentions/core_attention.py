@@ -8,6 +8,7 @@ two attend across documents.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import cycle
@@ -16,6 +17,8 @@ from typing import Literal
 from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, Kernel, Operation, matmul, memory_bound
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.attentions.indexer import Index
+from clustersim.workloads.operators.attentions.torch_softmax import OF_SOFTMAX, SOFTMAX, torch_softmax
+from clustersim.workloads.operators.elementwise import TorchOperator
 from clustersim.workloads.operators.operator import Operator
 
 Range = tuple[int, int]
@@ -70,10 +73,9 @@ FP32 = 4
 """Bytes of the statistics (log-sum-exp) that flash attention keeps for each row of scores."""
 
 
-SOFTMAX = Operation("softmax", "normalisation", "attention")
-OF_SOFTMAX = {name: Operation(name, SOFTMAX.kind, SOFTMAX.operator) for name in ("scale", "mask", "cast", "dropout")}
-"""Operations over the scores. They count as normalisation too, as part of the softmax (Ivanov et al. 2021,
-arXiv:2007.00072, table 1)."""
+SCALED_IN_FP32 = ("scale", "mask", "softmax")
+"""What runs in fp32 where the fused softmax does not take the scores (Megatron-LM,
+FusedScaleMaskSoftmax.forward_torch_softmax)."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,9 @@ class CoreAttention(Operator):
     """*heads* query and *key_value_heads* key and value heads of *head_size*, over *length* positions.
 
     The scores are scaled, masked, normalised and, with *drop*, dropped out. If *fused*, one kernel does all but the
-    dropout; else there is one kernel for each. The fused kernel takes heads x samples in multiples of *group*;
-    otherwise scores of 16 bits are normalised in fp32, one kernel each, with casts (Megatron-LM,
-    FusedScaleMaskSoftmax.forward_torch_softmax). *wide*: so are those of a softmax that is not fused.
+    dropout; else torch's operators do, one by one, those of *in_fp32* in fp32 (`torch_softmax`). The fused kernel takes
+    heads x samples in multiples of *group*; otherwise scores of 16 bits are `SCALED_IN_FP32`. Without *masks* no scores
+    are hidden, neither later ones nor those of a text's padding, as in models of images.
     """
 
     length: int
@@ -94,7 +96,8 @@ class CoreAttention(Operator):
     fused: bool = True
     precision: str = "fp32"
     group: int = 1
-    wide: bool = False
+    in_fp32: tuple[str, ...] = ()
+    masks: bool = True
 
     @property
     def operation(self) -> Operation:
@@ -103,16 +106,12 @@ class CoreAttention(Operator):
 
     def forward(self, samples: int) -> tuple[Kernel, ...]:
         """Scores, softmax, dropout, context."""
-        soft = self._softmax(samples, 2, 6)
-        drop = self._dropout(samples) if self.drop else ()
-        return (*self._scores(samples), *soft, *drop, *self._context(samples))
+        return (*self._scores(samples), *self._between(samples, 0), *self._context(samples))
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """The gradients of the operands of both products (four products), and of the kernels between them."""
-        soft = self._softmax(samples, 3, 7)
-        drop = self._dropout(samples) if self.drop else ()
         into_scores, into_operand = self._scores(samples), self._context(samples)
-        return (*into_scores, *into_operand, *drop, *soft, *into_operand, *into_operand)
+        return (*into_scores, *into_operand, *self._between(samples, 1), *into_operand, *into_operand)
 
     def kept_bytes(self, samples: int) -> float:
         """Queries, keys, values and `recomputable_bytes`."""
@@ -126,30 +125,36 @@ class CoreAttention(Operator):
 
     def recomputable_bytes(self, samples: int) -> float:
         """Softmax output, dropout mask and dropout output: 5 a s^2 b in 16 bits."""
-        width, soft = BYTES[self.precision], FP32 if self._falls_back(samples) else BYTES[self.precision]
+        width = BYTES[self.precision]
+        soft = max(width, FP32) if "softmax" in self._in_fp32(samples) else width
         # the product takes what dropout makes, or the probabilities: those of 16 bits if the softmax is in fp32
-        after = width + 1.0 if self.drop else float(width) if self._falls_back(samples) else 0.0
+        after = width + 1.0 if self.drop else float(width) if soft > width else 0.0
         return samples * self.heads * self.length**2 * (soft + after)
 
+    def _in_fp32(self, samples: int) -> tuple[str, ...]:
+        """What runs in fp32 between the products; nothing if the softmax is fused."""
+        if self.fused:
+            return SCALED_IN_FP32 if self._falls_back(samples) else ()
+        return self.in_fp32
+
     def _falls_back(self, samples: int) -> bool:
-        """True if scores of 16 bits are normalised in fp32, by operators of torch."""
-        if BYTES[self.precision] >= FP32:
-            return False
-        return samples * self.heads % self.group != 0 if self.fused else self.wide
+        """True if the fused softmax does not take the scores; those of fp32 it takes."""
+        return samples * self.heads % self.group != 0 and BYTES[self.precision] < FP32
 
-    def _softmax(self, samples: int, fused: int, apart: int) -> tuple[Kernel, ...]:
-        """Scale, mask and softmax: *fused* passes over the scores by one kernel, or *apart* passes by three.
+    def _between(self, samples: int, backward: int) -> tuple[Kernel, ...]:
+        """Scale, mask, softmax and dropout, or their gradients."""
+        return tuple(
+            self._over_scores(samples, moved, one.launches[backward], one.operation)
+            for one in self._operators(samples)
+            if (moved := (one.forwards, one.backwards)[backward])
+        )
 
-        The fallback to fp32 has two more kernels, the casts.
-        """
+    def _operators(self, samples: int) -> Iterable[TorchOperator]:
+        if not self.fused or self._falls_back(samples):
+            return torch_softmax(self.precision, self._in_fp32(samples), masks=self.masks, drop=self.drop)
         width = BYTES[self.precision]
-        if self.fused and not self._falls_back(samples):
-            return (self._over_scores(samples, fused * width, 1),)
-        wide = FP32 if self._falls_back(samples) else width
-        scale, mask = (self._elementary(samples, name, 2 * wide, 1) for name in ("scale", "mask"))
-        soft = self._over_scores(samples, (apart - 4) * wide, 1)
-        casts = (self._elementary(samples, "cast", 2 * (width + FP32), 2),) if wide > width else ()
-        return (scale, mask, soft, *casts)
+        dropped = TorchOperator(OF_SOFTMAX["dropout"], 2 * width + 1, 2 * width + 1)
+        return (TorchOperator(SOFTMAX, 2 * width, 3 * width), *(dropped,) * self.drop)
 
     def _scores(self, samples: int) -> tuple[Kernel, ...]:
         return (self._product(samples, self.length, self.head_size),)
@@ -160,16 +165,10 @@ class CoreAttention(Operator):
     def _product(self, samples: int, n: int, k: int) -> Kernel:
         return matmul(self.length, n, k, batch=samples * self.heads, precision=self.precision)
 
-    def _dropout(self, samples: int) -> tuple[Kernel, ...]:
-        return (self._elementary(samples, "dropout", 2 * BYTES[self.precision] + 1, 1),)
-
-    def _elementary(self, samples: int, name: str, each: float, launches: int) -> Kernel:
-        """The operation *name* over the scores, part of the scaled, masked softmax with dropout."""
-        return replace(self._over_scores(samples, each, launches), operation=OF_SOFTMAX[name])
-
-    def _over_scores(self, samples: int, each: float, launches: int) -> Kernel:
+    def _over_scores(self, samples: int, each: float, launches: int, operation: Operation) -> Kernel:
+        """The *operation* over the scores, part of the scaled, masked softmax with dropout."""
         nbytes = samples * self.heads * self.length**2 * each
-        return memory_bound(nbytes, precision=self.precision, launches=launches)
+        return memory_bound(nbytes, precision=self.precision, launches=launches, operation=operation)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from clustersim.simulator.hardware.kernel import BYTES, Kernel, matmul, memory_bound
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.attentions.core_attention import AttentionKind, CoreAttention, FlashAttention, Sizes
 from clustersim.workloads.operators.operator import REPLICAS, Operator, ParameterTensor, parameter_tensors
@@ -26,10 +26,8 @@ class CrossAttention(CoreAttention):
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """As self-attention: gradients of probabilities, values, queries and keys, and of the kernels between them."""
-        soft = self._softmax(samples, 3, 7)
-        drop = self._dropout(samples) if self.drop else ()
         into_keys = matmul(self.keys, self.head_size, self.length, batch=samples * self.heads, precision=self.precision)
-        return (*self._scores(samples), into_keys, *drop, *soft, *self._context(samples), into_keys)
+        return (*self._scores(samples), into_keys, *self._between(samples, 1), *self._context(samples), into_keys)
 
     def kept_bytes(self, samples: int) -> float:
         """Queries, keys, values and `recomputable_bytes`."""
@@ -46,9 +44,9 @@ class CrossAttention(CoreAttention):
     def _context(self, samples: int) -> tuple[Kernel, ...]:
         return (self._product(samples, self.head_size, self.keys),)
 
-    def _over_scores(self, samples: int, each: float, launches: int) -> Kernel:
+    def _over_scores(self, samples: int, each: float, launches: int, operation: Operation) -> Kernel:
         nbytes = samples * self.heads * self.length * self.keys * each
-        return memory_bound(nbytes, precision=self.precision, launches=launches)
+        return memory_bound(nbytes, precision=self.precision, launches=launches, operation=operation)
 
 
 @dataclass(frozen=True)

@@ -189,15 +189,24 @@ SLIDING = {"kind": "sparse", "block": 16, "window": 48, "global": 16}
 """DeepSpeed's BSLongformer: blocks of 16, a window of three blocks, and one global block."""
 
 
-def fits(attention, length, size, recompute):
-    return scenario(attention, length, size, training={"recompute": recompute}).run().fits
+DEEPSPEED = {"preset": "ddp", "fp32_scores": [], "fp32_residual": False, "fp32_gradients": [], "accumulation": "fused"}
+"""torch's operators with a model that the engine casts to fp16, without autocast (deepspeed/runtime/engine.py,
+_configure_distributed_model)."""
 
 
-@pytest.mark.parametrize(("size", "dense", "longer"), [("bert_base", 5120, 10), ("bert_large", 3072, 13)])
+def under_deepspeed(attention, length, size, recompute):
+    return scenario(attention, length, size, training={"recompute": recompute}, software=DEEPSPEED).run()
+
+
+def fits(*arguments):
+    return under_deepspeed(*arguments).fits
+
+
+@pytest.mark.parametrize(("size", "dense", "longer"), [("bert_base", 5120, 11), ("bert_large", 3072, 15)])
 def test_deepspeed_claims_sequences_10_times_longer(size, dense, longer):
     """DeepSpeed, "Sparse Attention" (8 September 2020): 10 times for BERT base and 16 times for BERT large.
 
-    One sample on a V100 of 32 GB, dense without checkpoints against sparse with them. Here it is 10.4 and 13.3 times.
+    One sample on a V100 of 32 GB, dense without checkpoints against sparse with them. Here it is 11 and 15 times.
     """
     assert fits("unfused", dense, size, "none")
     assert not fits("unfused", dense + 1024, size, "none")
@@ -206,14 +215,16 @@ def test_deepspeed_claims_sequences_10_times_longer(size, dense, longer):
     assert not fits(SLIDING, (longer + 1) * dense, size, "full")
 
 
-@pytest.mark.parametrize(("size", "claimed"), [("bert_base", 6.3), ("bert_large", 5.3)])
+TOO_FAST = pytest.mark.xfail(strict=True, reason="6.6 times at 8,192 tokens; the page does not say its longest length")
+
+
+@pytest.mark.parametrize(("size", "claimed"), [("bert_base", 6.3), pytest.param("bert_large", 5.3, marks=TOO_FAST)])
 def test_deepspeed_claims_to_be_up_to_6_times_faster(size, claimed):
     """The same page: up to 6.3 and 5.3 times, growing with the length; it gives neither pattern nor longest length."""
     ratios = []
     for length in (1024, 2048, 4096, 8192):
         times = [
-            scenario(attention, length, size, training={"recompute": "full"}).run().timeline.step_time
-            for attention in ("unfused", SLIDING)
+            under_deepspeed(attention, length, size, "full").timeline.step_time for attention in ("unfused", SLIDING)
         ]
         ratios.append(times[0] / times[1])
     assert ratios == sorted(ratios)
