@@ -23,7 +23,7 @@ from clustersim.simulator.engine.setup import NetworkConditions, RankClasses, Se
 from clustersim.simulator.engine_choice import choose, numba_fault, numba_found
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.hashing import distinct
+from clustersim.simulator.hardware.hashing import distinct, representatives_of
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.ideal import ideal
 from clustersim.simulator.network.plan import Flow
@@ -177,7 +177,7 @@ class SimulationRun:
     def ops(self) -> int:
         """The number of simulated ops, all steps."""
         lengths = np.array([len(program.ops) for program in self.schedule.programs])
-        simulated = distinct(self.classes.representative)
+        simulated = representatives_of(self.classes.representative)
         return int(lengths[self.schedule.program_numbers[simulated]].sum()) * self.schedule.steps
 
     @cached_property
@@ -211,7 +211,7 @@ class SimulationRun:
 
         In a run that is too large to keep all spans: `ranks`, and the first rank of each program.
         """
-        unfolded = len(distinct(self.classes.representative)) == self.schedule.mesh.world_size
+        unfolded = len(representatives_of(self.classes.representative)) == self.schedule.mesh.world_size
         if self.ops <= MOST_SPANS or not unfolded or self.schedule.measured_by_span:
             return None
         firsts = {program: rank for rank, program in reversed(list(enumerate(self.schedule.program_of)))}

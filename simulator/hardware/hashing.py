@@ -17,6 +17,9 @@ T = TypeVar("T", bound=Hashable)
 IN_CACHE = 8192
 """Hashes that are computed together: two arrays of 64 KiB fit the second-level cache, so memory is read once."""
 
+SPARSE = 8
+"""Numbers up to this many times their count are looked up in a table, which is faster than to sort them."""
+
 
 class Numbering(Generic[T]):
     """Distinct values, numbered from 0 in the order of their first use.
@@ -86,6 +89,10 @@ def first_places(values: NDArray[Any]) -> Indices:
     >>> first_places(np.array([2, 1, 2])).tolist()
     [0, 1]
     """
+    if len(values) and values.min() >= 0 and values.max() < SPARSE * len(values):
+        first = np.full(int(values.max()) + 1, len(values))
+        first[values[::-1]] = np.arange(len(values))[::-1]  # of several the last assigned stays
+        return np.sort(first[first < len(values)])
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     begins = np.ones(len(values), np.bool_)
@@ -99,10 +106,24 @@ def counted(values: Sequence[T], which: Numbers) -> tuple[list[T], list[int]]:
     >>> counted("abc", np.array([2, 0, 2]))
     (['c', 'a'], [2, 1])
     """
-    count = np.bincount(which, minlength=len(values))
-    used = np.flatnonzero(count)
-    places = used[np.argsort(firsts(which)[used])].tolist()
+    count, places = np.zeros(len(values), np.int64), []
+    for begin in range(0, len(which), IN_CACHE):
+        part = which[begin : begin + IN_CACHE]
+        here = np.bincount(part, minlength=len(values))
+        fresh = np.flatnonzero((here > 0) & (count == 0))
+        if len(fresh):
+            places += fresh[np.argsort(firsts(part)[fresh])].tolist()
+        count += here
     return [values[place] for place in places], count[places].tolist()
+
+
+def representatives_of(representative: Indices) -> Indices:
+    """Return the ranks that represent a class, ascending. *representative*: by rank the first rank of its class.
+
+    >>> representatives_of(np.array([0, 1, 0, 1])).tolist()
+    [0, 1]
+    """
+    return np.flatnonzero(representative == np.arange(len(representative)))
 
 
 def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
