@@ -110,12 +110,14 @@ def _topology(templates: Sequence[ServerTemplate], network: Network | None) -> T
     vertices = Vertices(
         words, kind, nodes, node, tables.accelerators.values, accelerator, Numbered(words, kind, number)
     )
-    several, added = [template.links(tables) for template in templates], NO_LINKS
+    uplinks = network.uplinks if network else None
+    several, added = [template.links(tables, uplinks) for template in templates], NO_LINKS
     source, target, which = several[0] if len(several) == 1 else map(np.concatenate, zip(*several, strict=True))
     if network:
         distinct, *ends, own = network.links
         renumbered = np.array([tables.links.number(link) for link in distinct], np.int32)
-        added = ends[0], ends[1], renumbered[own]
+        further = ends[0] >= network.begin if uplinks is not None else slice(None)
+        added = ends[0][further], ends[1][further], renumbered[own[further]]
     return sorted_topology(vertices, tables.links.values, added, (source, target, which))
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -119,17 +119,24 @@ class ServerTemplate:
             np.tile(np.array(places, np.int32), self.count),
         )
 
-    def links(self, tables: KindTables) -> tuple[Numbers, Numbers, Numbers]:
-        """Return arrays over all links, server after server: source vertex, target vertex, number of the `Link`."""
-        ends = [(self.place[a], self.place[b]) for a in self.names for b in self.wiring.links[a]]
-        source, target = np.array(ends, np.int32).reshape(len(ends), 2).T
-        which = [tables.links.number(link) for a in self.names for link in self.wiring.links[a].values()]
+    def links(self, tables: KindTables, uplinks: Numbers | None) -> tuple[Numbers, Numbers, Numbers]:
+        """Return arrays over all links, server after server: source vertex, target vertex, number of the `Link`.
+
+        *uplinks*: by port of the cluster, the switch to which its NIC has a link, the last one of the NIC.
+        """
+        links = [
+            [(self.place[b], tables.links.number(link)) for b, link in self.wiring.links[a].items()] for a in self.names
+        ]
+        for nic, link in zip(self.nics.tolist(), self.wiring.server.ports, strict=True) if uplinks is not None else ():
+            links[nic].append((NONE, tables.links.number(link)))
+        source = np.repeat(np.arange(self.size, dtype=np.int32), list(map(len, links)))
+        target, which = np.array(list(chain.from_iterable(links)), np.int32).reshape(len(source), 2).T
         begin = (self.vertex + self.size * self.servers).astype(np.int32)
-        return (
-            (begin + source).ravel(),
-            (begin + target).ravel(),
-            np.tile(np.array(which, np.int32), self.count),
-        )
+        targets = begin + target
+        if uplinks is not None:
+            own = uplinks[self.port : self.port + self.count * len(self.nics)]
+            targets[:, np.cumsum(list(map(len, links)))[self.nics] - 1] = own.reshape(self.count, -1)
+        return (begin + source).ravel(), targets.ravel(), np.tile(which, self.count)
 
     @cached_property
     def rails(self) -> Mapping[int, int]:
@@ -203,13 +210,20 @@ def _server_groups(topology: Topology, templates: Sequence[ServerTemplate], *, p
     """The servers of *templates*. None if servers of one template differ in the number of links at a vertex."""
     groups, link = [], 0
     for template in templates:
-        here = topology.degrees[template.vertex : template.vertex + template.count * template.size]
         degrees = template.degrees.copy()
         degrees[template.nics] += plugs
-        if (here.reshape(template.count, template.size) != degrees).any():
-            return None
         groups.append(_Servers(template, link, degrees, plugs))
-        link += groups[-1].width * template.count
+        end = topology.first(template.vertex + template.count * template.size)
+        if end - link != groups[-1].width * template.count:
+            return None
+        sources, begin = (
+            np.repeat(np.arange(template.size), degrees),
+            template.vertex + template.size * template.servers,
+        )
+        here = topology.source[link:end].reshape(template.count, -1)
+        if (here != begin.astype(here.dtype) + sources.astype(here.dtype)).any():
+            return None
+        link = end
     return groups
 
 

@@ -229,27 +229,25 @@ class Topology:
     target: Numbers
     _rows: dict[int, dict[int, int]] = field(default_factory=dict)
 
-    @cached_property
-    def first(self) -> Indices:
-        """By vertex the number of the first link that leaves it; last, the number of links."""
-        first = np.zeros(len(self.vertices) + 1, np.int64)
-        np.cumsum(np.bincount(self.source, minlength=len(self.vertices)), out=first[1:])
-        return first
-
-    @property
-    def degrees(self) -> Indices:
-        """By vertex the number of links that leave it."""
-        return np.diff(self.first)
+    def first(self, vertex: int) -> int:
+        """Return the number of the first link that leaves *vertex* or a later vertex."""
+        return int(np.searchsorted(self.source, self.source.dtype.type(vertex)))
 
     @cached_property
     def leaving_fabric(self) -> Indices:
         """The numbers of the links that leave vertices of no server."""
-        return np.flatnonzero((self.vertices.node == NONE)[self.source])
+        return self._at_fabric(self.source)
 
     @cached_property
     def entering_fabric(self) -> Indices:
         """The numbers of the links that lead to vertices of no server."""
-        return np.flatnonzero((self.vertices.node == NONE)[self.target])
+        return self._at_fabric(self.target)
+
+    def _at_fabric(self, ends: Numbers) -> Indices:
+        """The numbers of the links of which *ends* has a vertex of no server; most of these come after all servers."""
+        outside = self.vertices.node == NONE
+        links = np.flatnonzero(ends >= outside.argmax())
+        return links[outside[ends[links]]]
 
     @cached_property
     def cables(self) -> Indices:
@@ -261,7 +259,7 @@ class Topology:
         """Return the links that leave *vertex*: target vertex -> number of the link."""
         row = self._rows.get(vertex)
         if row is None:
-            begin, end = self.first[vertex : vertex + 2].tolist()
+            begin, end = self.first(vertex), self.first(vertex + 1)
             row = dict(zip(self.target[begin:end].tolist(), range(begin, end), strict=True))
             self._rows[vertex] = row
         return row
@@ -281,6 +279,11 @@ def sorted_topology(
     Of one vertex the ascending links come first.
     """
     order = np.argsort(links[0], kind="stable")
+    if not len(order) or not len(ascending[0]) or links[0][order[0]] > ascending[0][-1]:
+        source, target, which = (
+            np.concatenate([own, added[order]]) for own, added in zip(ascending, links, strict=True)
+        )
+        return Topology(vertices, Links(tuple(distinct), which), source, target)
     place = np.searchsorted(ascending[0], links[0][order], side="right") + np.arange(len(order))
     before = np.ones(len(ascending[0]) + len(order), np.bool_)
     before[place] = False

@@ -117,6 +117,7 @@ class Network:
         self._links: Numbering[Link] = Numbering(ports.links)
         self._cables: dict[tuple[str, float], int] = {}
         self._added: list[NDArray[np.int32]] = [np.zeros((3, 0), np.int32)]
+        self._plugged: list[tuple[Indices, Indices]] = []
 
     @property
     def starts(self) -> Indices:
@@ -145,6 +146,17 @@ class Network:
         for pair in distinct(switches * count + which).tolist():
             self._kinds_below.setdefault(pair // count, set()).add(kinds[pair % count])
         self._added += [np.array(column, np.int32) for column in ((nics, switches, which), (switches, nics, which))]
+        self._plugged.append((ports, switches))
+
+    @property
+    def uplinks(self) -> Numbers | None:
+        """By port the switch that it is plugged into. None unless each port is plugged into one switch."""
+        ports, switches = map(np.concatenate, zip(*self._plugged, strict=True))
+        if not np.array_equal(np.bincount(ports, minlength=len(self.ports)), np.ones(len(self.ports))):
+            return None
+        found = np.empty(len(ports), np.int32)
+        found[ports] = switches
+        return found
 
     def join(self, a: int, b: int, bandwidth: float) -> None:
         """Join two switches, each way, by cables of *bandwidth* in all (bytes/s).
