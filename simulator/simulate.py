@@ -220,8 +220,9 @@ class SimulationRun:
     def _timeline(self, outcome: Outcome) -> Timeline:
         classes = self.classes
         flows = _links_of(outcome.flows)
-        links = np.bincount(flows.links, flows.crossings * np.repeat(outcome.flow_bytes, np.diff(flows.starts)))
         used = distinct(flows.links)
+        crossed = flows.crossings * np.repeat(outcome.flow_bytes, np.diff(flows.starts))
+        link_bytes = np.bincount(np.searchsorted(used, flows.links), crossed, len(used))
         axis_bytes: dict[str, float] = {}
         algorithms: dict[tuple[str, str, float], tuple[str, str]] = {}
         for name, op, times in outcome.communications:
@@ -238,7 +239,7 @@ class SimulationRun:
             representative=np.asarray(classes.representative),
             devices=self.communicator.devices,
             axis_bytes=axis_bytes,
-            link_bytes=dict(zip(used.tolist(), links[used].tolist(), strict=True)),
+            link_bytes=dict(zip(used.tolist(), link_bytes.tolist(), strict=True)),
             link_use=LinkUse(outcome.intervals, flows),
             algorithms=algorithms,
             multiplicity=classes.link_multiplicity,

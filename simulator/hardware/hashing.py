@@ -132,6 +132,13 @@ def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
     >>> distinct(np.array([2, 1, 2])).tolist()
     [1, 2]
     """
+    if values.size > IN_CACHE:
+        least = values.min()
+        span = int(values.max() - least) + 1
+        if span <= SPARSE * values.size:
+            seen = np.zeros(span, np.bool_)
+            seen[values - least] = True
+            return np.flatnonzero(seen) + least
     ordered = np.sort(values, axis=None)
     found: NDArray[np.int64] = ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
     return found

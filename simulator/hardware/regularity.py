@@ -93,8 +93,15 @@ class Regularity:
 
     def chain(self, devices: Indices) -> Iterator[tuple[Indices, Indices, Indices]]:
         """`Chains.of` the ports of *devices*."""
+        return self.chains.of(self._port(devices))
+
+    def leaf(self, devices: Indices) -> Indices:
+        """Return the switch on the lowest level that each of *devices* is connected to."""
+        return self.chains.leaf[self._port(devices)]
+
+    def _port(self, devices: Indices) -> Indices:
         part = self.part[devices]
-        return self.chains.of(self.port[part, 0] + self.port[part, 1] * self.server[devices])
+        return self.port[part, 0] + self.port[part, 1] * self.server[devices]
 
     def routes(self, sources: Indices, targets: Indices) -> Indices:
         """Return the links from each of *sources* to the one of *targets*, a device of another server.

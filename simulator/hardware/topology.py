@@ -246,7 +246,7 @@ class Topology:
     def _at_fabric(self, ends: Numbers) -> Indices:
         """The numbers of the links of which *ends* has a vertex of no server; most of these come after all servers."""
         outside = self.vertices.node == NONE
-        links = np.flatnonzero(ends >= outside.argmax())
+        links = np.flatnonzero(ends >= int(outside.argmax()))
         return links[outside[ends[links]]]
 
     @cached_property

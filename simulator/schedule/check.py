@@ -189,7 +189,7 @@ def _wrong_axis(schedule: Schedule, op: Op, ranks: Integers, places: dict[str, t
 
 def _places(axis: Axis, ranks: Integers) -> tuple[int | None, int]:
     """The first of *ranks* that is not on *axis*, None if all are; and the size of the smallest of their groups."""
-    numbers = axis.places(int(ranks.max(initial=-1)) + 1)[0, ranks]
+    numbers = axis.places(int(ranks.max(initial=-1)) + 1)[0][ranks]
     nowhere = numbers == NOWHERE
     missing = int(ranks[nowhere.argmax()]) if nowhere.any() else None
     lengths = axis.lengths[numbers[~nowhere]]
@@ -222,7 +222,8 @@ def _memberships(schedule: Schedule, axis: Axis) -> list[tuple[int, ...]]:
     """The programs of the members of each group, by position; once for all groups where they are the same."""
     # the last program stands for the missing members of a shorter group
     programs = np.append(schedule.program_numbers, NOWHERE)[axis.members]
-    # a hash of 64 bits is as good as equal
+    # most groups equal the one before; a hash of 64 bits is as good as equal
+    programs = programs[np.append(True, (programs[1:] != programs[:-1]).any(axis=1))[: len(programs)]]
     rows = programs[first_places(of_positions(programs))]
     return [tuple(row[row != NOWHERE].tolist()) for row in rows]
 

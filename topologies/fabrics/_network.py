@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal, overload
 
@@ -148,7 +149,7 @@ class Network:
         self._added += [np.array(column, np.int32) for column in ((nics, switches, which), (switches, nics, which))]
         self._plugged.append((ports, switches))
 
-    @property
+    @cached_property
     def uplinks(self) -> Numbers | None:
         """By port the switch that it is plugged into. None unless each port is plugged into one switch."""
         ports, switches = map(np.concatenate, zip(*self._plugged, strict=True))
@@ -179,7 +180,9 @@ class Network:
         Raises `ClusterError` if two links lead from one vertex to another.
         """
         source, target, which = np.concatenate(self._added, axis=1)
-        pairs = np.sort(source.astype(np.int64) * (self.begin + len(self.switches)) + target)
+        # ports with one link each have none twice
+        checked = slice(None) if self.uplinks is None else (source >= self.begin) & (target >= self.begin)
+        pairs = np.sort(source[checked].astype(np.int64) * (self.begin + len(self.switches)) + target[checked])
         twice = pairs[1:][pairs[1:] == pairs[:-1]]
         if len(twice):
             a, b = divmod(int(twice[0]), self.begin + len(self.switches))

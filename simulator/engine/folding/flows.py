@@ -276,7 +276,9 @@ class WideContents(Contents):
         found = [np.zeros((4, 0), np.int32)]
         for number, (links, (slot, distance)) in enumerate(zip(self._links, self._places, strict=True)):
             position, on_cable = slot % ranks.shape[1], replicas.cables[links]
-            row, column = np.nonzero(kept[:, position] | on_cable)
+            columns = np.flatnonzero(kept.any(axis=0)[position] | on_cable)
+            row, place = np.nonzero(kept[:, position[columns]] | on_cable[columns])
+            column = columns[place]
             there = self._slots.at(row, slot[column]) + distance[column]
             flows = one.start + one.flows * row + number
             found.append(np.array([flows, there, begin + column, np.ones_like(flows)], np.int32))

@@ -313,8 +313,8 @@ def equal_replicas(
             kinds.add_wide(group_class, rows, content.crossed(group_class.ranks.shape[1], cables))
     if kinds.numbers.max() + 1 == len(found.grid):
         return None
-    leaf, _, _ = next(cluster.regularity.chain(device[found.grid]))
-    replicas = Replicas(found, kinds.numbers, placement.slots, cables, of_positions(leaf))
+    leaves = of_positions(cluster.regularity.leaf(device[found.grid]))
+    replicas = Replicas(found, kinds.numbers, placement.slots, cables, leaves)
     kept = [
         np.arange(len(one.ranks)) if number in wide else replicas.inner_rows(one)
         for number, one in enumerate(table.group_classes)
