@@ -59,9 +59,15 @@ def mixed(values: Colours) -> Colours:
 
 
 def of_positions(values: Indices, salt: int = 0) -> Colours:
-    """Return by row a hash of *values*, each at its position. *salt* distinguishes several hashes of one row."""
+    """Return by row a hash of *values*, each at its position. *salt* distinguishes several hashes of one row.
+
+    A row that equals the one before, as most do, is not hashed again.
+    """
     positions = mixed(mixed(np.arange(values.shape[1], dtype=np.uint64)) + np.uint64(salt))
-    return np.asarray(mixed(values.view(np.uint64) ^ positions).sum(axis=1))
+    fresh = np.ones(len(values), np.bool_)
+    np.any(values[1:] != values[:-1], axis=1, out=fresh[1:])
+    found = mixed(values[fresh].view(np.uint64) ^ positions).sum(axis=1)
+    return np.asarray(found[np.cumsum(fresh) - 1])
 
 
 def hashed(labels: Sequence[object]) -> Colours:
