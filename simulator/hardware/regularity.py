@@ -100,8 +100,8 @@ class Regularity:
         return self.chains.leaf[self._port(devices)]
 
     def _port(self, devices: Indices) -> Indices:
-        part = self.part[devices]
-        return self.port[part, 0] + self.port[part, 1] * self.server[devices]
+        part, (first, growth) = self.part[devices], self.port.T
+        return first[part] + growth[part] * self.server[devices]
 
     def routes(self, sources: Indices, targets: Indices) -> Indices:
         """Return the links from each of *sources* to the one of *targets*, a device of another server.

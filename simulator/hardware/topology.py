@@ -236,18 +236,19 @@ class Topology:
     @cached_property
     def leaving_fabric(self) -> Indices:
         """The numbers of the links that leave vertices of no server."""
-        return self._at_fabric(self.source)
+        links = np.arange(self.first(self._first_outside), len(self.source))
+        return links[self.vertices.node[self.source[links]] == NONE]
 
     @cached_property
     def entering_fabric(self) -> Indices:
         """The numbers of the links that lead to vertices of no server."""
-        return self._at_fabric(self.target)
+        links = np.flatnonzero(self.target >= self._first_outside)
+        return links[self.vertices.node[self.target[links]] == NONE]
 
-    def _at_fabric(self, ends: Numbers) -> Indices:
-        """The numbers of the links of which *ends* has a vertex of no server; most of these come after all servers."""
-        outside = self.vertices.node == NONE
-        links = np.flatnonzero(ends >= int(outside.argmax()))
-        return links[outside[ends[links]]]
+    @cached_property
+    def _first_outside(self) -> int:
+        """The first vertex of no server, 0 if there is none. Mostly those of servers come before all others."""
+        return int((self.vertices.node == NONE).argmax())
 
     @cached_property
     def cables(self) -> Indices:

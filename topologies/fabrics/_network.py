@@ -8,7 +8,7 @@ numbers. Whole sets of ports are connected at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -164,14 +164,25 @@ class Network:
 
         Cables have the kind of the ports below *a*, or that of the network's cable if these are of several kinds.
         """
+        self.join_all([(a, b, bandwidth)])
+
+    def join_all(self, pairs: Iterable[tuple[int, int, float]]) -> None:
+        """`join` the two switches of each of *pairs*, in order."""
+        added = []
+        for a, b, bandwidth in pairs:
+            which = self._cable(a, b, bandwidth)
+            added += [(a, b, which), (b, a, which)]
+        self._added.append(np.array(added, np.int32).reshape(-1, 3).T)
+
+    def _cable(self, a: int, b: int, bandwidth: float) -> int:
+        """The number of the link by which *a* is joined with *b*."""
         below = self._kinds_below.get(a, set())
         self._kinds_below.setdefault(b, set()).update(below)
         kind = next(iter(below)) if len(below) == 1 else self.cable.kind
         if (kind, bandwidth) not in self._cables:
             cable = replace(self.cable, kind=kind, bandwidth=bandwidth)
             self._cables[kind, bandwidth] = self._links.number(cable)
-        which = self._cables[kind, bandwidth]
-        self._added.append(np.array([(a, b), (b, a), (which, which)], np.int32))
+        return self._cables[kind, bandwidth]
 
     @property
     def links(self) -> tuple[tuple[Link, ...], Numbers, Numbers, Numbers]:
