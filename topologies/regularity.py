@@ -104,6 +104,10 @@ class ServerTemplate:
         """By vertex the number of links of the wiring that leave it."""
         return np.array([len(self.wiring.links[name]) for name in self.names], np.int64)
 
+    def width(self, *, plugged: bool) -> int:
+        """Return the number of links that leave one server; *plugged*: with one link into the fabric from each NIC."""
+        return int(self.degrees.sum()) + plugged * len(self.nics)
+
     def vertices(self, tables: KindTables) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Return arrays over all vertices, server after server: kind, number within the kind, node, accelerator."""
         kinds = list(self.wiring.vertices.values())
@@ -119,8 +123,8 @@ class ServerTemplate:
             np.tile(np.array(places, np.int32), self.count),
         )
 
-    def links(self, tables: KindTables, uplinks: Numbers | None) -> tuple[Numbers, Numbers, Numbers]:
-        """Return arrays over all links, server after server: source vertex, target vertex, number of the `Link`.
+    def links(self, tables: KindTables, uplinks: Numbers | None, out: Numbers) -> None:
+        """Write all links into the rows of *out*, server after server: source and target vertex, number of the `Link`.
 
         *uplinks*: by port of the cluster, the switch to which its NIC has a link, the last one of the NIC.
         """
@@ -129,14 +133,16 @@ class ServerTemplate:
         ]
         for nic, link in zip(self.nics.tolist(), self.wiring.server.ports, strict=True) if uplinks is not None else ():
             links[nic].append((NONE, tables.links.number(link)))
-        source = np.repeat(np.arange(self.size, dtype=np.int32), list(map(len, links)))
-        target, which = np.array(list(chain.from_iterable(links)), np.int32).reshape(len(source), 2).T
+        lengths = [len(own) for own in links]
+        target, number = np.array(list(chain.from_iterable(links)), np.int32).reshape(sum(lengths), 2).T
         begin = (self.vertex + self.size * self.servers).astype(np.int32)
-        targets = begin + target
+        sources, targets, numbers = out.reshape(3, self.count, len(target))
+        np.add(begin, np.repeat(np.arange(self.size, dtype=np.int32), lengths), out=sources)
+        np.add(begin, target, out=targets)
+        numbers[:] = number
         if uplinks is not None:
             own = uplinks[self.port : self.port + self.count * len(self.nics)]
-            targets[:, np.cumsum(list(map(len, links)))[self.nics] - 1] = own.reshape(self.count, -1)
-        return (begin + source).ravel(), targets.ravel(), np.tile(which, self.count)
+            targets[:, np.cumsum(lengths)[self.nics] - 1] = own.reshape(self.count, -1)
 
     @cached_property
     def rails(self) -> Mapping[int, int]:

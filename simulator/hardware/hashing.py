@@ -144,7 +144,7 @@ def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
         if span <= SPARSE * values.size:
             seen = np.zeros(span, np.bool_)
             seen[values - least] = True
-            return np.flatnonzero(seen) + least
+            return np.asarray(np.flatnonzero(seen) + least)
     ordered = np.sort(values, axis=None)
     found: NDArray[np.int64] = ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
     return found

@@ -101,7 +101,7 @@ class Regularity:
 
     def _port(self, devices: Indices) -> Indices:
         part, (first, growth) = self.part[devices], self.port.T
-        return first[part] + growth[part] * self.server[devices]
+        return np.asarray(first[part] + growth[part] * self.server[devices])
 
     def routes(self, sources: Indices, targets: Indices) -> Indices:
         """Return the links from each of *sources* to the one of *targets*, a device of another server.

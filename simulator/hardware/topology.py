@@ -233,17 +233,22 @@ class Topology:
         """Return the number of the first link that leaves *vertex* or a later vertex."""
         return int(np.searchsorted(self.source, self.source.dtype.type(vertex)))
 
+    @property
+    def degrees(self) -> Indices:
+        """By vertex the number of links that leave it."""
+        return np.bincount(self.source, minlength=len(self.vertices))
+
     @cached_property
     def leaving_fabric(self) -> Indices:
         """The numbers of the links that leave vertices of no server."""
         links = np.arange(self.first(self._first_outside), len(self.source))
-        return links[self.vertices.node[self.source[links]] == NONE]
+        return np.asarray(links[self.vertices.node[self.source[links]] == NONE])
 
     @cached_property
     def entering_fabric(self) -> Indices:
         """The numbers of the links that lead to vertices of no server."""
         links = np.flatnonzero(self.target >= self._first_outside)
-        return links[self.vertices.node[self.target[links]] == NONE]
+        return np.asarray(links[self.vertices.node[self.target[links]] == NONE])
 
     @cached_property
     def _first_outside(self) -> int:
@@ -280,11 +285,6 @@ def sorted_topology(
     Of one vertex the ascending links come first.
     """
     order = np.argsort(links[0], kind="stable")
-    if not len(order) or not len(ascending[0]) or links[0][order[0]] > ascending[0][-1]:
-        source, target, which = (
-            np.concatenate([own, added[order]]) for own, added in zip(ascending, links, strict=True)
-        )
-        return Topology(vertices, Links(tuple(distinct), which), source, target)
     place = np.searchsorted(ascending[0], links[0][order], side="right") + np.arange(len(order))
     before = np.ones(len(ascending[0]) + len(order), np.bool_)
     before[place] = False

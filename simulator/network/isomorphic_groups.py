@@ -206,7 +206,7 @@ class Placements:
 
     def _hashes(self, regularity: Regularity, groups: Indices, *, whole: bool = False) -> tuple[Colours, Slots]:
         # a digest of 128 bits is as good as equal
-        key = whole, groups.shape, blake2b(np.ascontiguousarray(groups), digest_size=16).digest()
+        key = whole, groups.shape, blake2b(np.ascontiguousarray(groups).data, digest_size=16).digest()
         if key not in self._regular:
             self._regular[key] = _position_hashes(regularity, groups, whole=whole)
         return self._regular[key]

@@ -193,7 +193,7 @@ def test_devices_of_equal_uplink_have_the_same_links(made: tuple[Cluster, nx.DiG
     if found is None:
         return
     inside = np.count_nonzero(machine.vertices.node != NONE)
-    bounds = [*found.base.tolist(), int(machine.topology.first[inside])]
+    bounds = [*found.base.tolist(), machine.topology.first(int(inside))]
     servers = [machine.links[begin:end] for begin, end in pairwise(bounds)]
     devices = np.arange(len(machine.devices))
     starts = [links.tolist() for links in found.starts(devices)]

@@ -273,10 +273,11 @@ class WideContents(Contents):
         assert replicas is not None
         ranks = one.group_class.ranks[one.numbers - one.group_class.start]
         kept, copies, begin = replicas.kept[ranks], replicas.copies[ranks], 0
+        somewhere = np.asarray(kept.any(axis=0))
         found = [np.zeros((4, 0), np.int32)]
         for number, (links, (slot, distance)) in enumerate(zip(self._links, self._places, strict=True)):
             position, on_cable = slot % ranks.shape[1], replicas.cables[links]
-            columns = np.flatnonzero(kept.any(axis=0)[position] | on_cable)
+            columns = np.flatnonzero(somewhere[position] | on_cable)
             row, place = np.nonzero(kept[:, position[columns]] | on_cable[columns])
             column = columns[place]
             there = self._slots.at(row, slot[column]) + distance[column]
@@ -341,7 +342,7 @@ def _digest(*arrays: NDArray[Any]) -> bytes:
     """A digest of *arrays*, which are large: with 128 bits it is as good as equal."""
     found = blake2b(digest_size=16)
     for array in arrays:
-        found.update(np.ascontiguousarray(array))
+        found.update(np.ascontiguousarray(array).data)
     return found.digest()
 
 
