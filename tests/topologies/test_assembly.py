@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -79,8 +80,9 @@ class Drawn(Network):
             port = one if isinstance(one, Port) else self.ports[int(one)]
             self._draw(port.nic, own, port.link)
 
-    def join(self, a: int, b: int, bandwidth: float) -> None:
-        self._draw(a, b, replace(self.cable, bandwidth=bandwidth))
+    def join_all(self, pairs: Iterable[tuple[int, int, float]]) -> None:
+        for a, b, bandwidth in pairs:
+            self._draw(a, b, replace(self.cable, bandwidth=bandwidth))
 
     def _draw(self, a: int, b: int, link: Link) -> None:
         self.graph.add_edge(self.names[a], self.names[b], link=link)
@@ -145,6 +147,22 @@ def test_assembled_arrays_equal_the_graph_built_vertex_by_vertex(made: tuple[Clu
     for device in machine.devices:
         assert machine.node_of(device) == other.node_of(device)
         assert machine.accelerator(device) == other.accelerator(device)
+
+
+def test_a_port_may_have_links_to_two_switches() -> None:
+    def fabric(network: Network) -> FabricRouter:
+        planes = [network.switch("plane") for _ in range(2)]
+        for plane in planes:
+            network.plug(np.arange(len(network.ports)), plane)
+        return lambda source, target: planes[:1]
+
+    seen: list[Network] = []
+    wirings = [(WIRINGS["small"], 2), (WIRINGS["switch"], 1)]
+    machine = assemble(wirings, lambda network: seen.append(network) or fabric(network))
+    graph = drawn(wirings, fabric, seen[0])
+    assert list(machine.ends) == list(graph.edges)
+    assert list(machine.links) == [link for _, _, link in graph.edges(data="link")]
+    assert machine.regularity is None
 
 
 @some

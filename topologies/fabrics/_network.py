@@ -118,7 +118,7 @@ class Network:
         self._links: Numbering[Link] = Numbering(ports.links)
         self._cables: dict[tuple[str, float], int] = {}
         self._added: list[NDArray[np.int32]] = [np.zeros((3, 0), np.int32)]
-        self._plugged: list[tuple[Indices, Indices]] = []
+        self._plugged: list[tuple[Indices, Indices]] = [(np.zeros(0, np.int64),) * 2]
 
     @property
     def starts(self) -> Indices:
@@ -151,9 +151,10 @@ class Network:
 
     @cached_property
     def uplinks(self) -> Numbers | None:
-        """By port the switch that it is plugged into. None unless each port is plugged into one switch."""
+        """By port the switch that it is plugged into. None unless each port has one, and servers no other links."""
         ports, switches = map(np.concatenate, zip(*self._plugged, strict=True))
-        if not np.array_equal(np.bincount(ports, minlength=len(self.ports)), np.ones(len(self.ports))):
+        from_servers = sum(np.count_nonzero(source < self.begin) for source, _, _ in self._added)
+        if from_servers != len(ports) or (np.bincount(ports, minlength=len(self.ports)) != 1).any():
             return None
         found = np.empty(len(ports), np.int32)
         found[ports] = switches
