@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable, GroupClass
-from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, mixed
+from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, mixed, of_positions
 from clustersim.simulator.network.isomorphic_groups import Placement, Slots
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.mesh import NOWHERE
@@ -80,9 +80,7 @@ class Kinds:
 
     def __init__(self, cut: MeshCut, placement: Placement, ranks: Colours) -> None:
         self.cut = cut
-        places = mixed(np.arange(cut.grid.shape[1], dtype=np.uint64))
-        self._colours: Colours = placement.patterns.astype(np.uint64)
-        self._colours += mixed(ranks[cut.grid] ^ places).sum(axis=1)
+        self._colours: Colours = placement.patterns.astype(np.uint64) + of_positions(ranks[cut.grid].view(np.int64))
 
     def add_inner(self, group_class: GroupClass) -> None:
         """Add the communications of *group_class*, each of which lies in one replica."""
