@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -63,11 +64,16 @@ def of_positions(values: Indices, salt: int = 0) -> Colours:
 
     A row that equals the one before, as most do, is not hashed again.
     """
-    positions = mixed(mixed(np.arange(values.shape[1], dtype=np.uint64)) + np.uint64(salt))
     fresh = np.ones(len(values), np.bool_)
     np.any(values[1:] != values[:-1], axis=1, out=fresh[1:])
-    found = mixed(values[fresh].view(np.uint64) ^ positions).sum(axis=1)
+    found = mixed(values[fresh].view(np.uint64) ^ _positions(values.shape[1], salt)).sum(axis=1)
     return np.asarray(found[np.cumsum(fresh) - 1])
+
+
+@lru_cache(maxsize=16)
+def _positions(count: int, salt: int) -> Colours:
+    """Hashes of *count* positions."""
+    return mixed(mixed(np.arange(count, dtype=np.uint64)) + np.uint64(salt))
 
 
 def hashed(labels: Sequence[object]) -> Colours:

@@ -97,8 +97,9 @@ class Regularity:
         return self.chains.of(self._port(devices))
 
     def switches(self, devices: Indices) -> Iterator[tuple[Indices, Indices]]:
-        """By level, from the leaf up: the switch above each of *devices*, and a number for the classes of its links down
-        to them and up from them.
+        """By level, from the leaf up: the switch above each of *devices*, and a number for the classes of its links.
+
+        The links are those of `chain`: down to the device or the switch below, and up from there.
         """
         chains, port = self.chains, self._port(devices)
         if not chains.levels:
