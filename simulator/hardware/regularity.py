@@ -94,14 +94,14 @@ class Regularity:
 
     def chain(self, devices: Indices) -> Iterator[tuple[Indices, Indices, Indices]]:
         """`Chains.of` the ports of *devices*."""
-        return self.chains.of(self._port(devices))
+        return self.chains.of(self._ports[devices])
 
     def switches(self, devices: Indices) -> Iterator[tuple[Indices, Indices]]:
         """By level, from the leaf up: the switch above each of *devices*, and a number for the classes of its links.
 
         The links are those of `chain`: down to the device or the switch below, and up from there.
         """
-        chains, port = self.chains, self._port(devices)
+        chains, port = self.chains, self._ports[devices]
         if not chains.levels:
             return
         switch = chains.leaf[port]
@@ -112,9 +112,9 @@ class Regularity:
             yield switch, self._cable_classes[below]
 
     @cached_property
-    def _plug_classes(self) -> Numbers:
+    def _plug_classes(self) -> Indices:
         """By port the class of the link down to its NIC."""
-        return self.link_class[self.chains.plugged]
+        return self.link_class[self.chains.plugged].astype(np.int64)
 
     @cached_property
     def _cable_classes(self) -> Indices:
@@ -124,11 +124,13 @@ class Regularity:
 
     def leaf(self, devices: Indices) -> Indices:
         """Return the switch on the lowest level that each of *devices* is connected to."""
-        return self.chains.leaf[self._port(devices)]
+        return self.chains.leaf[self._ports[devices]]
 
-    def _port(self, devices: Indices) -> Indices:
-        part, (first, growth) = self.part[devices], self.port.T
-        return np.asarray(first[part] + growth[part] * self.server[devices])
+    @cached_property
+    def _ports(self) -> Indices:
+        """By device the port of its NIC."""
+        first, growth = self.port[self.part].T
+        return np.asarray(first + growth * self.server)
 
     def routes(self, sources: Indices, targets: Indices) -> Indices:
         """Return the links from each of *sources* to the one of *targets*, a device of another server.

@@ -157,11 +157,15 @@ def test_a_port_may_have_links_to_two_switches() -> None:
         return lambda source, target: planes[:1]
 
     seen: list[Network] = []
+
+    def kept(network: Network) -> FabricRouter:
+        seen.append(network)
+        return fabric(network)
+
     wirings = [(WIRINGS["small"], 2), (WIRINGS["switch"], 1)]
-    machine = assemble(wirings, lambda network: seen.append(network) or fabric(network))
-    graph = drawn(wirings, fabric, seen[0])
+    machine, graph = assemble(wirings, kept), drawn(wirings, fabric, seen[0])
     assert list(machine.ends) == list(graph.edges)
-    assert list(machine.links) == [link for _, _, link in graph.edges(data="link")]
+    assert list(machine.links) == [data["link"] for _, _, data in graph.edges(data=True)]
     assert machine.regularity is None
 
 
