@@ -191,7 +191,7 @@ class Communicator:
         if key not in self._models:
             self._models[key] = plan(first)
         model = self._models[key]
-        return model if before is slots else relabelled_plan(model, before, slots)
+        return model if first == ranks else relabelled_plan(model, before, slots)
 
     def _shape(self, request: _Request, topology: GroupTopology) -> Shape:
         """The group and its transfers under all candidate algorithms.
