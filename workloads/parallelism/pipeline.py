@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from clustersim.simulator.hardware.array_rows import WholeNumbers
 from clustersim.simulator.reading.errors import ScheduleError, SimulatorError
 from clustersim.simulator.reading.lookup import attribute, function, names
 from clustersim.simulator.reading.names_and_parameters import known
@@ -295,7 +294,7 @@ def pipeline_parallel(
     et al. 2021, arXiv:2104.04473, section 4.1). Raises `ScheduleError` if a program runs on several coordinates.
     """
     coordinates = schedule.mesh.axes[PIPELINE].places(schedule.mesh.world_size)[1]
-    if schedule.program_of != WholeNumbers(coordinates):
+    if (schedule.program_numbers != coordinates).any():
         raise ScheduleError(f"pipeline_parallel wants one program for each coordinate of {PIPELINE}")
     if len(schedule.programs) == 1:
         return schedule
