@@ -23,7 +23,7 @@ from clustersim.simulator.engine.setup import NetworkConditions, RankClasses, Se
 from clustersim.simulator.engine_choice import choose, numba_fault, numba_found
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.hashing import distinct
+from clustersim.simulator.hardware.hashing import distinct, representatives_of
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.library.ideal import ideal
 from clustersim.simulator.network.plan import Flow
@@ -177,7 +177,7 @@ class SimulationRun:
     def ops(self) -> int:
         """The number of simulated ops, all steps."""
         lengths = np.array([len(program.ops) for program in self.schedule.programs])
-        simulated = distinct(self.classes.representative)
+        simulated = representatives_of(self.classes.representative)
         return int(lengths[self.schedule.program_numbers[simulated]].sum()) * self.schedule.steps
 
     @cached_property
@@ -211,7 +211,7 @@ class SimulationRun:
 
         In a run that is too large to keep all spans: `ranks`, and the first rank of each program.
         """
-        unfolded = len(distinct(self.classes.representative)) == self.schedule.mesh.world_size
+        unfolded = len(representatives_of(self.classes.representative)) == self.schedule.mesh.world_size
         if self.ops <= MOST_SPANS or not unfolded or self.schedule.measured_by_span:
             return None
         firsts = {program: rank for rank, program in reversed(list(enumerate(self.schedule.program_of)))}
@@ -220,8 +220,9 @@ class SimulationRun:
     def _timeline(self, outcome: Outcome) -> Timeline:
         classes = self.classes
         flows = _links_of(outcome.flows)
-        links = np.bincount(flows.links, flows.crossings * np.repeat(outcome.flow_bytes, np.diff(flows.starts)))
         used = distinct(flows.links)
+        crossed = flows.crossings * np.repeat(outcome.flow_bytes, np.diff(flows.starts))
+        link_bytes = np.bincount(np.searchsorted(used, flows.links), crossed, len(used))
         axis_bytes: dict[str, float] = {}
         algorithms: dict[tuple[str, str, float], tuple[str, str]] = {}
         for name, op, times in outcome.communications:
@@ -238,7 +239,7 @@ class SimulationRun:
             representative=np.asarray(classes.representative),
             devices=self.communicator.devices,
             axis_bytes=axis_bytes,
-            link_bytes=dict(zip(used.tolist(), links[used].tolist(), strict=True)),
+            link_bytes=dict(zip(used.tolist(), link_bytes.tolist(), strict=True)),
             link_use=LinkUse(outcome.intervals, flows),
             algorithms=algorithms,
             multiplicity=classes.link_multiplicity,

@@ -16,7 +16,7 @@ import numpy as np
 
 from clustersim.simulator.hardware.cluster import Cluster
 from clustersim.simulator.hardware.hashing import Indices, Numbering
-from clustersim.simulator.hardware.links import Link
+from clustersim.simulator.hardware.links import Link, Links
 from clustersim.simulator.hardware.topology import (
     NO_LINKS,
     NONE,
@@ -100,6 +100,27 @@ def _ports(templates: Sequence[ServerTemplate]) -> Ports:
 def _topology(templates: Sequence[ServerTemplate], network: Network | None) -> Topology:
     """The vertices and links of all servers, then those of the fabric."""
     tables = KindTables(Numbering(), Numbering(), Numbering())
+    vertices, uplinks = _vertices(templates, network, tables), network.uplinks if network else None
+    counts = [template.count * template.width(plugged=uplinks is not None) for template in templates]
+    distinct, source, target, which = network.links if network else ((), *NO_LINKS)
+    if network and uplinks is not None:
+        fabric = np.flatnonzero(source >= network.begin)
+        source, target, which = source[fabric], target[fabric], which[fabric]
+    links, begin = np.empty((3, sum(counts) + len(source)), np.int32), 0
+    for template, count in zip(templates, counts, strict=True):
+        template.links(tables, uplinks, links[:, begin : begin + count])
+        begin += count
+    which = np.array([tables.links.number(link) for link in distinct], np.int32)[which]
+    if network and uplinks is None:
+        inside = links[0, :begin], links[1, :begin], links[2, :begin]
+        return sorted_topology(vertices, tables.links.values, (source, target, which), inside)
+    order = np.argsort(source, kind="stable")
+    links[:, begin:] = source[order], target[order], which[order]
+    return Topology(vertices, Links(tables.links.values, links[2]), links[0], links[1])
+
+
+def _vertices(templates: Sequence[ServerTemplate], network: Network | None, tables: KindTables) -> Vertices:
+    """The vertices of all servers, then the switches of the fabric."""
     switches = network.switches if network else []
     columns = [template.vertices(tables) for template in templates]
     kinds = np.array([tables.kinds.number(kind) for kind, _ in switches], np.int32)
@@ -107,16 +128,7 @@ def _topology(templates: Sequence[ServerTemplate], network: Network | None) -> T
     columns.append((kinds, np.array([number for _, number in switches], np.int32), nothing, nothing))
     kind, number, node, accelerator = (np.concatenate(column) for column in zip(*columns, strict=True))
     words, nodes = tables.kinds.values, range(int(node.max(initial=NONE)) + 1)
-    vertices = Vertices(
-        words, kind, nodes, node, tables.accelerators.values, accelerator, Numbered(words, kind, number)
-    )
-    several, added = [template.links(tables) for template in templates], NO_LINKS
-    source, target, which = several[0] if len(several) == 1 else map(np.concatenate, zip(*several, strict=True))
-    if network:
-        distinct, *ends, own = network.links
-        renumbered = np.array([tables.links.number(link) for link in distinct], np.int32)
-        added = ends[0], ends[1], renumbered[own]
-    return sorted_topology(vertices, tables.links.values, added, (source, target, which))
+    return Vertices(words, kind, nodes, node, tables.accelerators.values, accelerator, Numbered(words, kind, number))
 
 
 class Routes:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -104,6 +104,10 @@ class ServerTemplate:
         """By vertex the number of links of the wiring that leave it."""
         return np.array([len(self.wiring.links[name]) for name in self.names], np.int64)
 
+    def width(self, *, plugged: bool) -> int:
+        """Return the number of links that leave one server; *plugged*: with one link into the fabric from each NIC."""
+        return int(self.degrees.sum()) + plugged * len(self.nics)
+
     def vertices(self, tables: KindTables) -> tuple[Numbers, Numbers, Numbers, Numbers]:
         """Return arrays over all vertices, server after server: kind, number within the kind, node, accelerator."""
         kinds = list(self.wiring.vertices.values())
@@ -119,17 +123,26 @@ class ServerTemplate:
             np.tile(np.array(places, np.int32), self.count),
         )
 
-    def links(self, tables: KindTables) -> tuple[Numbers, Numbers, Numbers]:
-        """Return arrays over all links, server after server: source vertex, target vertex, number of the `Link`."""
-        ends = [(self.place[a], self.place[b]) for a in self.names for b in self.wiring.links[a]]
-        source, target = np.array(ends, np.int32).reshape(len(ends), 2).T
-        which = [tables.links.number(link) for a in self.names for link in self.wiring.links[a].values()]
+    def links(self, tables: KindTables, uplinks: Numbers | None, out: Numbers) -> None:
+        """Write all links into the rows of *out*, server after server: source and target vertex, number of the `Link`.
+
+        *uplinks*: by port of the cluster, the switch to which its NIC has a link, the last one of the NIC.
+        """
+        links = [
+            [(self.place[b], tables.links.number(link)) for b, link in self.wiring.links[a].items()] for a in self.names
+        ]
+        for nic, link in zip(self.nics.tolist(), self.wiring.server.ports, strict=True) if uplinks is not None else ():
+            links[nic].append((NONE, tables.links.number(link)))
+        lengths = [len(own) for own in links]
+        target, number = np.array(list(chain.from_iterable(links)), np.int32).reshape(sum(lengths), 2).T
         begin = (self.vertex + self.size * self.servers).astype(np.int32)
-        return (
-            (begin + source).ravel(),
-            (begin + target).ravel(),
-            np.tile(np.array(which, np.int32), self.count),
-        )
+        sources, targets, numbers = out.reshape(3, self.count, len(target))
+        np.add(begin, np.repeat(np.arange(self.size, dtype=np.int32), lengths), out=sources)
+        np.add(begin, target, out=targets)
+        numbers[:] = number
+        if uplinks is not None:
+            own = uplinks[self.port : self.port + self.count * len(self.nics)]
+            targets[:, np.cumsum(lengths)[self.nics] - 1] = own.reshape(self.count, -1)
 
     @cached_property
     def rails(self) -> Mapping[int, int]:
@@ -203,13 +216,20 @@ def _server_groups(topology: Topology, templates: Sequence[ServerTemplate], *, p
     """The servers of *templates*. None if servers of one template differ in the number of links at a vertex."""
     groups, link = [], 0
     for template in templates:
-        here = topology.degrees[template.vertex : template.vertex + template.count * template.size]
         degrees = template.degrees.copy()
         degrees[template.nics] += plugs
-        if (here.reshape(template.count, template.size) != degrees).any():
-            return None
         groups.append(_Servers(template, link, degrees, plugs))
-        link += groups[-1].width * template.count
+        end = topology.first(template.vertex + template.count * template.size)
+        if end - link != groups[-1].width * template.count:
+            return None
+        sources, begin = (
+            np.repeat(np.arange(template.size), degrees),
+            template.vertex + template.size * template.servers,
+        )
+        here = topology.source[link:end].reshape(template.count, -1)
+        if (here != begin.astype(here.dtype) + sources.astype(here.dtype)).any():
+            return None
+        link = end
     return groups
 
 

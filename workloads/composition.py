@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from math import prod
 
+from clustersim.simulator.hardware.array_rows import WholeNumbers
 from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.mesh import Axis, Layout, Mesh, family
 from clustersim.simulator.schedule.program import Program
@@ -93,7 +94,7 @@ def on_layouts(schedule: Schedule, several: Sequence[Layout], parts: Sequence[Pa
     for part in parts:
         mesh = mesh.extended(0, part.further_axes(mesh))
     coordinates = mesh.axes[PIPELINE].places(mesh.world_size)[1]
-    return replace(schedule, mesh=mesh, program_of=tuple(coordinates.tolist()))
+    return replace(schedule, mesh=mesh, program_of=WholeNumbers(coordinates))
 
 
 def merged(schedules: Sequence[Schedule], axis: str) -> Schedule:

@@ -31,6 +31,7 @@ from clustersim.scenarios.specification.training import indivisible
 from clustersim.simulator.engine.pricing import Pricing, Variation
 from clustersim.simulator.hardware.accelerator import Accelerator, Software
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.hashing import firsts
 from clustersim.simulator.hardware.slowest import waited_for
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.reading.dataclass import dataclass
@@ -286,12 +287,14 @@ def _work(
     """By accelerator: how many ranks compute so many seconds in a step."""
     pricing = Pricing(schedule, cluster, devices, software, Variation())
     accelerators, places = cluster.accelerators(devices)
-    alike = places * len(schedule.programs) + np.asarray(schedule.program_of)
+    alike = places * len(schedule.programs) + schedule.program_numbers
+    count = np.bincount(alike)
+    used = np.flatnonzero(count)
     found: dict[Accelerator, dict[float, int]] = {}
-    for rank, count in zip(*np.unique(alike, return_index=True, return_counts=True)[1:], strict=True):
-        seconds = float(pricing.durations(int(rank))[0].sum())
+    for rank, times in zip(firsts(alike)[used].tolist(), count[used].tolist(), strict=True):
+        seconds = float(pricing.durations(rank)[0].sum())
         counts = found.setdefault(accelerators[places[rank]], {})
-        counts[seconds] = counts.get(seconds, 0) + int(count)
+        counts[seconds] = counts.get(seconds, 0) + times
     return found
 
 

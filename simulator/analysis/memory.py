@@ -17,6 +17,7 @@ import numpy.typing as npt
 from clustersim.simulator.analysis.intervals import snapped
 from clustersim.simulator.analysis.memory_upper_bound import held_at_most
 from clustersim.simulator.analysis.timeline import Columns, Floats, Integers, Timeline, Totals
+from clustersim.simulator.hardware.hashing import first_places, representatives_of
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.ops import CATEGORIES
 from clustersim.simulator.schedule.program import Program
@@ -169,14 +170,22 @@ def peak(timeline: Timeline) -> Memory:
     if timeline.totals is not None:
         return _memory(schedule, [*_peaks(timeline, timeline.totals)], timeline.totals.host_peak_bytes)
     tables = {number: _table(program, False) for number, program in enumerate(schedule.programs)}
-    same = np.stack((stages(schedule), schedule.program_of, timeline.representative))
-    _, firsts = np.unique(same, axis=1, return_index=True)
     peaks = []
-    for rank in np.sort(firsts).tolist():
+    for rank in _different(timeline).tolist():
         if schedule.program(rank).on == "gpu":
             nbytes, time, by_category = _highest(_held(timeline, {rank: 1}, tables))
             peaks.append(Peak(nbytes, rank, time, by_category))
     return _memory(schedule, peaks, _host_peak(timeline))
+
+
+def _different(timeline: Timeline) -> Integers:
+    """The first rank of each stage, program and representative."""
+    numbers = np.zeros(len(timeline.representative), np.int64)
+    ranks = representatives_of(timeline.representative)
+    numbers[ranks] = np.arange(len(ranks))
+    schedule = timeline.schedule
+    roles = stages(schedule) * len(schedule.programs) + schedule.program_numbers
+    return first_places(roles * len(ranks) + numbers[timeline.representative])
 
 
 def _peaks(timeline: Timeline, totals: Totals) -> Iterator[Peak]:

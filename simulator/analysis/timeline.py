@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clustersim.simulator.hardware.cluster import Cluster
-from clustersim.simulator.hardware.hashing import distinct
+from clustersim.simulator.hardware.hashing import representatives_of
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import SimulatorError
 from clustersim.simulator.schedule.ops import Compute, Op
@@ -213,7 +213,7 @@ class Timeline:
     @property
     def distinct_ranks(self) -> tuple[int, ...]:
         """The representatives, ascending, whether or not their spans were kept."""
-        return tuple(distinct(self.representative).tolist())
+        return tuple(representatives_of(self.representative).tolist())
 
     @cached_property
     def makespan(self) -> float:

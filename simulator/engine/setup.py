@@ -233,7 +233,7 @@ def _number(cluster: Cluster, change: BandwidthChange) -> int:
 
 
 def _flow(traffic: Traffic, cluster: Cluster, classes: RankClasses) -> Flow:
-    found, shares = link_shares(Paths.listed([cluster.paths(traffic.source, traffic.target)]))
+    found, shares, _ = link_shares(Paths.listed([cluster.paths(traffic.source, traffic.target)]))
     alone = min(traffic.rate, float((cluster.bandwidths_of(found) / shares).min()))
     rows = np.array([classes.row_of(link) for link in found.tolist()], np.int64)
     return Flow(found, shares, rows, shares, alone, traffic.rate)

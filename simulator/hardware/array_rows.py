@@ -1,4 +1,6 @@
-"""A sequence of tuples of whole numbers that is stored as one array: groups of ranks, transfers of a step."""
+"""Sequences that are stored as one array: of whole numbers (the program of each rank), and of tuples of them (groups of
+ranks, transfers of a step).
+"""
 
 from __future__ import annotations
 
@@ -52,6 +54,44 @@ class Rows(Sequence[Row]):
 
     @cached_property
     def _hash(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+class WholeNumbers(Sequence[int]):
+    """The numbers of *array*. They equal a tuple of equal numbers, and have its hash.
+
+    >>> numbers = WholeNumbers(np.array([2, 1, 2]))
+    >>> numbers, numbers[1], numbers[1:], numbers == (2, 1, 2), len({numbers, (2, 1, 2)})
+    ((2, 1, 2), 1, (1, 2), True, 1)
+    """
+
+    def __init__(self, array: Indices) -> None:
+        self.array = array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> WholeNumbers: ...
+
+    def __getitem__(self, place: int | slice) -> int | WholeNumbers:
+        return WholeNumbers(self.array[place]) if isinstance(place, slice) else int(self.array[place])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.array.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, WholeNumbers):
+            return self is other or np.array_equal(self.array, other.array)
+        return isinstance(other, tuple) and tuple(self) == other
+
+    def __hash__(self) -> int:
         return hash(tuple(self))
 
     def __repr__(self) -> str:

@@ -196,7 +196,8 @@ class Cluster:
     def count(self, devices: Sequence[str]) -> dict[Accelerator, int]:
         """Return the accelerators of the GPUs among *devices*, and the number of each."""
         numbers = self.numbers(devices)
-        places = self._accelerator_places[numbers[numbers < len(self.gpus)]]
+        on_gpu = numbers < len(self.gpus)
+        places = self._accelerator_places[numbers if on_gpu.all() else numbers[on_gpu]]
         return dict(zip(*counted(self._accelerators, places), strict=True))
 
     @cached_property

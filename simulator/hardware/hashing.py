@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -16,6 +17,9 @@ T = TypeVar("T", bound=Hashable)
 
 IN_CACHE = 8192
 """Hashes that are computed together: two arrays of 64 KiB fit the second-level cache, so memory is read once."""
+
+SPARSE = 8
+"""Numbers up to this many times their count are looked up in a table, which is faster than to sort them."""
 
 
 class Numbering(Generic[T]):
@@ -56,9 +60,20 @@ def mixed(values: Colours) -> Colours:
 
 
 def of_positions(values: Indices, salt: int = 0) -> Colours:
-    """Return by row a hash of *values*, each at its position. *salt* distinguishes several hashes of one row."""
-    positions = mixed(mixed(np.arange(values.shape[1], dtype=np.uint64)) + np.uint64(salt))
-    return np.asarray(mixed(values.view(np.uint64) ^ positions).sum(axis=1))
+    """Return by row a hash of *values*, each at its position. *salt* distinguishes several hashes of one row.
+
+    A row that equals the one before, as most do, is not hashed again.
+    """
+    fresh = np.ones(len(values), np.bool_)
+    np.any(values[1:] != values[:-1], axis=1, out=fresh[1:])
+    found = mixed(values[fresh].view(np.uint64) ^ _positions(values.shape[1], salt)).sum(axis=1)
+    return np.asarray(found[np.cumsum(fresh) - 1])
+
+
+@lru_cache(maxsize=16)
+def _positions(count: int, salt: int) -> Colours:
+    """Hashes of *count* positions."""
+    return mixed(mixed(np.arange(count, dtype=np.uint64)) + np.uint64(salt))
 
 
 def hashed(labels: Sequence[object]) -> Colours:
@@ -86,6 +101,10 @@ def first_places(values: NDArray[Any]) -> Indices:
     >>> first_places(np.array([2, 1, 2])).tolist()
     [0, 1]
     """
+    if len(values) and values.min() >= 0 and values.max() < SPARSE * len(values):
+        first = np.full(int(values.max()) + 1, len(values))
+        first[values[::-1]] = np.arange(len(values))[::-1]  # of several the last assigned stays
+        return np.sort(first[first < len(values)])
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     begins = np.ones(len(values), np.bool_)
@@ -99,10 +118,24 @@ def counted(values: Sequence[T], which: Numbers) -> tuple[list[T], list[int]]:
     >>> counted("abc", np.array([2, 0, 2]))
     (['c', 'a'], [2, 1])
     """
-    count = np.bincount(which, minlength=len(values))
-    used = np.flatnonzero(count)
-    places = used[np.argsort(firsts(which)[used])].tolist()
+    count, places = np.zeros(len(values), np.int64), []
+    for begin in range(0, len(which), IN_CACHE):
+        part = which[begin : begin + IN_CACHE]
+        here = np.bincount(part, minlength=len(values))
+        fresh = np.flatnonzero((here > 0) & (count == 0))
+        if len(fresh):
+            places += fresh[np.argsort(firsts(part)[fresh])].tolist()
+        count += here
     return [values[place] for place in places], count[places].tolist()
+
+
+def representatives_of(representative: Indices) -> Indices:
+    """Return the ranks that represent a class, ascending. *representative*: by rank the first rank of its class.
+
+    >>> representatives_of(np.array([0, 1, 0, 1])).tolist()
+    [0, 1]
+    """
+    return np.flatnonzero(representative == np.arange(len(representative)))
 
 
 def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -111,6 +144,13 @@ def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
     >>> distinct(np.array([2, 1, 2])).tolist()
     [1, 2]
     """
+    if values.size > IN_CACHE:
+        least = values.min()
+        span = int(values.max() - least) + 1
+        if span <= SPARSE * values.size:
+            seen = np.zeros(span, np.bool_)
+            seen[values - least] = True
+            return np.asarray(np.flatnonzero(seen) + least)
     ordered = np.sort(values, axis=None)
     found: NDArray[np.int64] = ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
     return found

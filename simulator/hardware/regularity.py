@@ -8,6 +8,7 @@ a link of one server corresponds to the link at the same distance from the first
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -93,8 +94,43 @@ class Regularity:
 
     def chain(self, devices: Indices) -> Iterator[tuple[Indices, Indices, Indices]]:
         """`Chains.of` the ports of *devices*."""
-        part = self.part[devices]
-        return self.chains.of(self.port[part, 0] + self.port[part, 1] * self.server[devices])
+        return self.chains.of(self._ports[devices])
+
+    def switches(self, devices: Indices) -> Iterator[tuple[Indices, Indices]]:
+        """By level, from the leaf up: the switch above each of *devices*, and a number for the classes of its links.
+
+        The links are those of `chain`: down to the device or the switch below, and up from there.
+        """
+        chains, port = self.chains, self._ports[devices]
+        if not chains.levels:
+            return
+        switch = chains.leaf[port]
+        yield switch, self._plug_classes[port]
+        for _ in range(1, chains.levels):
+            below = switch - chains.first
+            switch = chains.above[below]
+            yield switch, self._cable_classes[below]
+
+    @cached_property
+    def _plug_classes(self) -> Indices:
+        """By port the class of the link down to its NIC."""
+        return self.link_class[self.chains.plugged].astype(np.int64)
+
+    @cached_property
+    def _cable_classes(self) -> Indices:
+        """By switch a number for the classes of the links down to it and up from it."""
+        down, up = (self.link_class[links].astype(np.int64) for links in (self.chains.down, self.chains.up))
+        return down * len(self.link_class) + up
+
+    def leaf(self, devices: Indices) -> Indices:
+        """Return the switch on the lowest level that each of *devices* is connected to."""
+        return self.chains.leaf[self._ports[devices]]
+
+    @cached_property
+    def _ports(self) -> Indices:
+        """By device the port of its NIC."""
+        first, growth = self.port[self.part].T
+        return np.asarray(first + growth * self.server)
 
     def routes(self, sources: Indices, targets: Indices) -> Indices:
         """Return the links from each of *sources* to the one of *targets*, a device of another server.

@@ -229,27 +229,31 @@ class Topology:
     target: Numbers
     _rows: dict[int, dict[int, int]] = field(default_factory=dict)
 
-    @cached_property
-    def first(self) -> Indices:
-        """By vertex the number of the first link that leaves it; last, the number of links."""
-        first = np.zeros(len(self.vertices) + 1, np.int64)
-        np.cumsum(np.bincount(self.source, minlength=len(self.vertices)), out=first[1:])
-        return first
+    def first(self, vertex: int) -> int:
+        """Return the number of the first link that leaves *vertex* or a later vertex."""
+        return int(np.searchsorted(self.source, self.source.dtype.type(vertex)))
 
     @property
     def degrees(self) -> Indices:
         """By vertex the number of links that leave it."""
-        return np.diff(self.first)
+        return np.bincount(self.source, minlength=len(self.vertices))
 
     @cached_property
     def leaving_fabric(self) -> Indices:
         """The numbers of the links that leave vertices of no server."""
-        return np.flatnonzero((self.vertices.node == NONE)[self.source])
+        links = np.arange(self.first(self._first_outside), len(self.source))
+        return np.asarray(links[self.vertices.node[self.source[links]] == NONE])
 
     @cached_property
     def entering_fabric(self) -> Indices:
         """The numbers of the links that lead to vertices of no server."""
-        return np.flatnonzero((self.vertices.node == NONE)[self.target])
+        links = np.flatnonzero(self.target >= self._first_outside)
+        return np.asarray(links[self.vertices.node[self.target[links]] == NONE])
+
+    @cached_property
+    def _first_outside(self) -> int:
+        """The first vertex of no server, 0 if there is none. Mostly those of servers come before all others."""
+        return int((self.vertices.node == NONE).argmax())
 
     @cached_property
     def cables(self) -> Indices:
@@ -261,7 +265,7 @@ class Topology:
         """Return the links that leave *vertex*: target vertex -> number of the link."""
         row = self._rows.get(vertex)
         if row is None:
-            begin, end = self.first[vertex : vertex + 2].tolist()
+            begin, end = self.first(vertex), self.first(vertex + 1)
             row = dict(zip(self.target[begin:end].tolist(), range(begin, end), strict=True))
             self._rows[vertex] = row
         return row

@@ -206,7 +206,7 @@ class Placements:
 
     def _hashes(self, regularity: Regularity, groups: Indices, *, whole: bool = False) -> tuple[Colours, Slots]:
         # a digest of 128 bits is as good as equal
-        key = whole, groups.shape, blake2b(groups.tobytes(), digest_size=16).digest()
+        key = whole, groups.shape, blake2b(np.ascontiguousarray(groups).data, digest_size=16).digest()
         if key not in self._regular:
             self._regular[key] = _position_hashes(regularity, groups, whole=whole)
         return self._regular[key]
@@ -261,13 +261,10 @@ def _hashed(regularity: Regularity, groups: Indices, *, whole: bool) -> tuple[Co
     hashes = of_positions(together * count + own, 0)
     lacking = [spread, *[~spread] * (regularity.out.shape[1] + regularity.back.shape[1])]
     met = _all_equal(server)
-    for level, (switch, down, up) in enumerate(regularity.chain(groups)):
-        links, beyond = [down, up][: 1 + (level > 0)], met & (level > 0 or not whole)
-        lacking += [beyond] * len(links)
+    for level, (switch, known) in enumerate(regularity.switches(groups)):
+        beyond = met & (level > 0 or not whole)
+        lacking += [beyond] * (1 + (level > 0))
         if not beyond.all():
-            known = regularity.link_class[links[0]].astype(np.int64)
-            for one in links[1:]:
-                known = known * count + regularity.link_class[one]
             alike = np.where(met[:, None], 0, first_equal(switch)) if met.any() else first_equal(switch)
             hashes += np.where(beyond, 0, of_positions(known + alike * SPREAD, level + 1))
             met = met | _all_equal(switch)

@@ -214,10 +214,10 @@ def link_load(cluster: Cluster, devices: Sequence[str], step: Step, numbers: Ind
         copies = _copies(step, firsts)
         links, crossings = np.array(list(copies), np.int64), np.array(list(copies.values()), np.float64)
         found = Paths.listed([(path,) for path in firsts])
+        order = np.argsort(links)
+        passed = order[np.searchsorted(links[order], found.links)]
     else:
-        links, crossings = link_shares(found)
-    order = np.argsort(links)
-    passed = order[np.searchsorted(links[order], found.links)]
+        links, crossings, passed = link_shares(found)
     lengths = np.bincount(found.of, found.lengths, len(ends)).astype(np.int64)
     return LinkLoad(links, crossings, hops, hop_of, np.bincount(found.of, minlength=len(ends)), lengths, passed)
 
@@ -233,20 +233,23 @@ def _on_trees(
     return found
 
 
-def link_shares(found: Paths) -> tuple[Indices, Floats]:
-    """Return the links on the paths *found* in order of first use, and for each the number of transfers that cross it.
+def link_shares(found: Paths) -> tuple[Indices, Floats, Indices]:
+    """Return the links on the paths *found* in order of first use, and for each the number of transfers that cross it;
+    and the index there of each link of the paths.
 
     The paths of a transfer have equal shares.
 
-    >>> [column.tolist() for column in link_shares(Paths.listed([[[0, 1], [0, 2]], [[0]]]))]
-    [[0, 1, 2], [2.0, 0.5, 0.5]]
+    >>> [column.tolist() for column in link_shares(Paths.listed([[[7, 1], [7, 2]], [[7]]]))]
+    [[7, 1, 2], [2.0, 0.5, 0.5], [0, 1, 0, 2, 0]]
     """
     links, first, which = np.unique(found.links, return_index=True, return_inverse=True)
     several = np.bincount(found.of)
     whole = lcm(*distinct(several[found.of]).tolist())
     parts = np.bincount(which, np.repeat(whole // several[found.of], found.lengths), len(links)) / whole
     order = np.argsort(first)
-    return links[order], parts[order]
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return links[order], parts[order], place[which]
 
 
 def _copies(step: Step, paths: Sequence[Sequence[int]]) -> dict[int, int]:

@@ -129,8 +129,11 @@ class Step:
         >>> [step.transfers for step in Step(((1, 0), (0, 1)), 1.0, 8, True, reduces=(True, False)).passes()]
         [((1, 0),), ((0, 1),)]
         """
-        if isinstance(self.reduces, bool) or len(set(self.reduces)) < 2:
-            return [self]
+        return [self] if isinstance(self.reduces, bool) or len(set(self.reduces)) < 2 else self._passes
+
+    @cached_property
+    def _passes(self) -> list[Step]:
+        """The transfers that add, and those that pass on."""
         adds = np.array(self.reduces)
         return [
             replace(self, transfers=Rows(self.ends[adds]), reduces=True),
@@ -206,10 +209,16 @@ class Step:
         """The mean seconds in which *nbytes* pass a hop of the slowest lane."""
         return self._slowest_lane(alphas + nbytes * betas)
 
+    @cached_property
+    def _columns(self) -> tuple[list[int], list[int], int]:
+        """The senders, the receivers, and the number of positions up to the last one of them."""
+        senders, receivers = self.ends.T.tolist()
+        return senders, receivers, int(self.ends.max(initial=-1)) + 1
+
     def _chain(self, alphas: Sequence[float], begin: int, end: int) -> float:
-        ends = self.ends[begin:end]
-        arrival = [0.0] * (int(ends.max(initial=-1)) + 1)
-        for sender, receiver, alpha in zip(*ends.T.tolist(), alphas[begin:end], strict=True):
+        senders, receivers, positions = self._columns
+        arrival = [0.0] * positions
+        for sender, receiver, alpha in zip(senders[begin:end], receivers[begin:end], alphas[begin:end], strict=True):
             here = arrival[sender] + alpha
             arrival[receiver] = max(arrival[receiver], here)
         return max(arrival, default=0.0)

@@ -177,7 +177,7 @@ def _wrong_axis(schedule: Schedule, op: Op, ranks: Integers, places: dict[str, t
     if op.over not in schedule.mesh.axes:
         return f"no axis {op.over}; the mesh has {', '.join(schedule.mesh.axes)}"
     if op.over not in places:
-        places[op.over] = _places(schedule.mesh.axes[op.over], ranks)
+        places[op.over] = _places(schedule.mesh.axes[op.over], ranks, schedule.mesh.world_size)
     missing, size = places[op.over]
     if missing is not None:
         return f"rank {missing} runs it, but is not on the axis {op.over}"
@@ -187,9 +187,11 @@ def _wrong_axis(schedule: Schedule, op: Op, ranks: Integers, places: dict[str, t
     return ""
 
 
-def _places(axis: Axis, ranks: Integers) -> tuple[int | None, int]:
+def _places(axis: Axis, ranks: Integers, world_size: int) -> tuple[int | None, int]:
     """The first of *ranks* that is not on *axis*, None if all are; and the size of the smallest of their groups."""
-    numbers = axis.places(int(ranks.max(initial=-1)) + 1)[0, ranks]
+    if len(ranks) and axis.lengths.sum() == world_size and axis.lengths.min() == axis.lengths.max():
+        return None, int(axis.lengths[0])
+    numbers = axis.places(int(ranks.max(initial=-1)) + 1)[0][ranks]
     nowhere = numbers == NOWHERE
     missing = int(ranks[nowhere.argmax()]) if nowhere.any() else None
     lengths = axis.lengths[numbers[~nowhere]]

@@ -69,11 +69,11 @@ class Axis:
     @cached_property
     def _places(self) -> Indices:
         """`places` of the ranks up to the last one on this axis."""
-        places = np.full((2, int(self._members.max(initial=NOWHERE)) + 1), NOWHERE, np.int64)
-        places[0, self._members] = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        begins = np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
-        places[1, self._members] = np.arange(len(self._members)) - begins
-        return places
+        # the last column is for what shorter rows of members end with
+        places = np.full((2, int(self._members.max(initial=NOWHERE)) + 2), NOWHERE, np.int64)
+        places[0][self.members] = np.arange(self.members.shape[0])[:, None]
+        places[1][self.members] = np.arange(self.members.shape[1])
+        return places[:, :-1]
 
     def place(self, rank: int) -> tuple[int, int] | None:
         """(number of the group, coordinate in it) of *rank*; None if the rank is not on this axis."""

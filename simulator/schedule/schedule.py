@@ -22,7 +22,7 @@ from itertools import chain
 
 import numpy as np
 
-from clustersim.simulator.hardware.array_rows import Rows
+from clustersim.simulator.hardware.array_rows import Rows, WholeNumbers
 from clustersim.simulator.hardware.hashing import Indices, distinct
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScheduleError
@@ -46,7 +46,7 @@ class Schedule:
 
     mesh: Mesh
     programs: tuple[Program, ...]
-    program_of: tuple[int, ...]
+    program_of: Sequence[int]
     steps: int = 1
     batches: int = 1
     filling: int = 0
@@ -55,6 +55,8 @@ class Schedule:
     independent: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.program_of, WholeNumbers):
+            object.__setattr__(self, "program_of", WholeNumbers(np.array(self.program_of, np.int64)))
         if len(self.program_of) != self.mesh.world_size:
             raise ScheduleError(
                 f"program_of names {len(self.program_of)} ranks, but the mesh has {self.mesh.world_size}"
@@ -65,10 +67,11 @@ class Schedule:
         """True if single spans say where the measured steps begin and end, not the end of the first step of all."""
         return self.filling + self.draining > 0 or (self.staggered and self.steps > 1)
 
-    @cached_property
+    @property
     def program_numbers(self) -> Indices:
         """`program_of` as an array."""
-        return np.array(self.program_of, np.int64)
+        assert isinstance(self.program_of, WholeNumbers)
+        return self.program_of.array
 
     @cached_property
     def matching(self) -> Matching:
@@ -85,7 +88,9 @@ class Schedule:
 
     def replicate(self, axis: str, size: int) -> Schedule:
         """*size* copies of all ranks, joined by a new, slowest *axis*."""
-        return replace(self, mesh=self.mesh.replicated(axis, size), program_of=self.program_of * size)
+        return replace(
+            self, mesh=self.mesh.replicated(axis, size), program_of=WholeNumbers(np.tile(self.program_numbers, size))
+        )
 
     def arranged(self, *axes: str) -> Schedule:
         """The same schedule with its ranks numbered along *axes*, fastest first. Ranks on none of them come last.
@@ -103,7 +108,7 @@ class Schedule:
         return replace(
             self,
             mesh=self.mesh.relabelled(number_of.tolist()),
-            program_of=tuple(self.program_of[rank] for rank in sequence.tolist()),
+            program_of=WholeNumbers(self.program_numbers[sequence]),
         )
 
     def degrees(self, axis: str) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -79,8 +80,9 @@ class Drawn(Network):
             port = one if isinstance(one, Port) else self.ports[int(one)]
             self._draw(port.nic, own, port.link)
 
-    def join(self, a: int, b: int, bandwidth: float) -> None:
-        self._draw(a, b, replace(self.cable, bandwidth=bandwidth))
+    def join_all(self, pairs: Iterable[tuple[int, int, float]]) -> None:
+        for a, b, bandwidth in pairs:
+            self._draw(a, b, replace(self.cable, bandwidth=bandwidth))
 
     def _draw(self, a: int, b: int, link: Link) -> None:
         self.graph.add_edge(self.names[a], self.names[b], link=link)
@@ -147,6 +149,26 @@ def test_assembled_arrays_equal_the_graph_built_vertex_by_vertex(made: tuple[Clu
         assert machine.accelerator(device) == other.accelerator(device)
 
 
+def test_a_port_may_have_links_to_two_switches() -> None:
+    def fabric(network: Network) -> FabricRouter:
+        planes = [network.switch("plane") for _ in range(2)]
+        for plane in planes:
+            network.plug(np.arange(len(network.ports)), plane)
+        return lambda source, target: planes[:1]
+
+    seen: list[Network] = []
+
+    def kept(network: Network) -> FabricRouter:
+        seen.append(network)
+        return fabric(network)
+
+    wirings = [(WIRINGS["small"], 2), (WIRINGS["switch"], 1)]
+    machine, graph = assemble(wirings, kept), drawn(wirings, fabric, seen[0])
+    assert list(machine.ends) == list(graph.edges)
+    assert list(machine.links) == [data["link"] for _, _, data in graph.edges(data=True)]
+    assert machine.regularity is None
+
+
 @some
 @given(machines(), st.data())
 def test_routes_exist_in_the_graph(made: tuple[Cluster, nx.DiGraph[str]], data: st.DataObject) -> None:
@@ -193,7 +215,7 @@ def test_devices_of_equal_uplink_have_the_same_links(made: tuple[Cluster, nx.DiG
     if found is None:
         return
     inside = np.count_nonzero(machine.vertices.node != NONE)
-    bounds = [*found.base.tolist(), int(machine.topology.first[inside])]
+    bounds = [*found.base.tolist(), machine.topology.first(int(inside))]
     servers = [machine.links[begin:end] for begin, end in pairwise(bounds)]
     devices = np.arange(len(machine.devices))
     starts = [links.tolist() for links in found.starts(devices)]

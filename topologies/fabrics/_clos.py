@@ -80,9 +80,8 @@ def _level(
     level = []
     for group in groups:
         top = network.switch(kind)
-        for switch, bandwidth in group:
-            network.join(switch, top, bandwidth / ratio)
-            above[switch] = top
+        network.join_all((switch, top, bandwidth / ratio) for switch, bandwidth in group)
+        above.update((switch, top) for switch, _ in group)
         level.append((top, sum(bandwidth for _, bandwidth in group) / ratio))
     return level
 

@@ -8,8 +8,9 @@ numbers. Whole sets of ports are connected at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal, overload
 
@@ -117,6 +118,7 @@ class Network:
         self._links: Numbering[Link] = Numbering(ports.links)
         self._cables: dict[tuple[str, float], int] = {}
         self._added: list[NDArray[np.int32]] = [np.zeros((3, 0), np.int32)]
+        self._plugged: list[tuple[Indices, Indices]] = [(np.zeros(0, np.int64),) * 2]
 
     @property
     def starts(self) -> Indices:
@@ -145,20 +147,43 @@ class Network:
         for pair in distinct(switches * count + which).tolist():
             self._kinds_below.setdefault(pair // count, set()).add(kinds[pair % count])
         self._added += [np.array(column, np.int32) for column in ((nics, switches, which), (switches, nics, which))]
+        self._plugged.append((ports, switches))
+
+    @cached_property
+    def uplinks(self) -> Numbers | None:
+        """By port the switch that it is plugged into. None unless each port has one, and servers no other links."""
+        ports, switches = map(np.concatenate, zip(*self._plugged, strict=True))
+        from_servers = sum(np.count_nonzero(source < self.begin) for source, _, _ in self._added)
+        if from_servers != len(ports) or (np.bincount(ports, minlength=len(self.ports)) != 1).any():
+            return None
+        found = np.empty(len(ports), np.int32)
+        found[ports] = switches
+        return found
 
     def join(self, a: int, b: int, bandwidth: float) -> None:
         """Join two switches, each way, by cables of *bandwidth* in all (bytes/s).
 
         Cables have the kind of the ports below *a*, or that of the network's cable if these are of several kinds.
         """
+        self.join_all([(a, b, bandwidth)])
+
+    def join_all(self, pairs: Iterable[tuple[int, int, float]]) -> None:
+        """`join` the two switches of each of *pairs*, in order."""
+        added = []
+        for a, b, bandwidth in pairs:
+            which = self._cable(a, b, bandwidth)
+            added += [(a, b, which), (b, a, which)]
+        self._added.append(np.array(added, np.int32).reshape(-1, 3).T)
+
+    def _cable(self, a: int, b: int, bandwidth: float) -> int:
+        """The number of the link by which *a* is joined with *b*."""
         below = self._kinds_below.get(a, set())
         self._kinds_below.setdefault(b, set()).update(below)
         kind = next(iter(below)) if len(below) == 1 else self.cable.kind
         if (kind, bandwidth) not in self._cables:
             cable = replace(self.cable, kind=kind, bandwidth=bandwidth)
             self._cables[kind, bandwidth] = self._links.number(cable)
-        which = self._cables[kind, bandwidth]
-        self._added.append(np.array([(a, b), (b, a), (which, which)], np.int32))
+        return self._cables[kind, bandwidth]
 
     @property
     def links(self) -> tuple[tuple[Link, ...], Numbers, Numbers, Numbers]:
@@ -167,7 +192,9 @@ class Network:
         Raises `ClusterError` if two links lead from one vertex to another.
         """
         source, target, which = np.concatenate(self._added, axis=1)
-        pairs = np.sort(source.astype(np.int64) * (self.begin + len(self.switches)) + target)
+        # ports with one link each have none twice
+        checked = slice(None) if self.uplinks is None else (source >= self.begin) & (target >= self.begin)
+        pairs = np.sort(source[checked].astype(np.int64) * (self.begin + len(self.switches)) + target[checked])
         twice = pairs[1:][pairs[1:] == pairs[:-1]]
         if len(twice):
             a, b = divmod(int(twice[0]), self.begin + len(self.switches))

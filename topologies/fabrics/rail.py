@@ -28,6 +28,8 @@ def rail(
     leaves = []
     for begin in range(0, len(starts) - 1, size):
         first, behind = starts[begin : begin + size + 1][:-1], starts[begin : begin + size + 1][1:]
-        leaves += [(first + number)[first + number < behind] for number in range(rails)]
+        ports = first + np.arange(rails)[:, None]
+        there = ports < behind
+        leaves += list(ports) if there.all() else [own[some] for own, some in zip(ports, there, strict=True)]
     pods_together = max(1, radix // 2 // rails)
     return clos(network, [leaf for leaf in leaves if len(leaf)], up, radix, pods_together * rails)

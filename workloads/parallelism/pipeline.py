@@ -293,8 +293,8 @@ def pipeline_parallel(
     ranks that hold the same boundary send one part each, and the receivers gather them before they compute (Narayanan
     et al. 2021, arXiv:2104.04473, section 4.1). Raises `ScheduleError` if a program runs on several coordinates.
     """
-    coordinates = schedule.mesh.axes[PIPELINE].places(schedule.mesh.world_size)[1].tolist()
-    if list(schedule.program_of) != coordinates:
+    coordinates = schedule.mesh.axes[PIPELINE].places(schedule.mesh.world_size)[1]
+    if (schedule.program_numbers != coordinates).any():
         raise ScheduleError(f"pipeline_parallel wants one program for each coordinate of {PIPELINE}")
     if len(schedule.programs) == 1:
         return schedule

@@ -47,6 +47,7 @@ from clustersim.simulator.engine.compiled.arrays import (
 )
 from clustersim.simulator.engine.pricing import Pricing
 from clustersim.simulator.engine.setup import Communication, Setup
+from clustersim.simulator.hardware.hashing import representatives_of
 from clustersim.simulator.network.plan import Flow, TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.dependencies import dependencies
@@ -98,7 +99,7 @@ class _Lowerer:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.schedule = setup.schedule
-        self.ranks = list(dict.fromkeys(setup.classes.representative.tolist()))
+        self.ranks = representatives_of(setup.classes.representative).tolist()
         self.used = sorted({self.schedule.program_of[rank] for rank in self.ranks})
         self.programs = [self.schedule.programs[number] for number in self.used]
         self.parts = {name: number for number, name in enumerate(keys(self.schedule))}

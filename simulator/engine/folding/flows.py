@@ -273,10 +273,13 @@ class WideContents(Contents):
         assert replicas is not None
         ranks = one.group_class.ranks[one.numbers - one.group_class.start]
         kept, copies, begin = replicas.kept[ranks], replicas.copies[ranks], 0
+        somewhere = np.asarray(kept.any(axis=0))
         found = [np.zeros((4, 0), np.int32)]
         for number, (links, (slot, distance)) in enumerate(zip(self._links, self._places, strict=True)):
             position, on_cable = slot % ranks.shape[1], replicas.cables[links]
-            row, column = np.nonzero(kept[:, position] | on_cable)
+            columns = np.flatnonzero(somewhere[position] | on_cable)
+            row, place = np.nonzero(kept[:, position[columns]] | on_cable[columns])
+            column = columns[place]
             there = self._slots.at(row, slot[column]) + distance[column]
             flows = one.start + one.flows * row + number
             found.append(np.array([flows, there, begin + column, np.ones_like(flows)], np.int32))
@@ -337,7 +340,10 @@ def _each(one: Isomorphic, values: Sequence[float], kind: type[np.generic]) -> N
 
 def _digest(*arrays: NDArray[Any]) -> bytes:
     """A digest of *arrays*, which are large: with 128 bits it is as good as equal."""
-    return blake2b(b"".join(array.tobytes() for array in arrays), digest_size=16).digest()
+    found = blake2b(digest_size=16)
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).data)
+    return found.digest()
 
 
 def _joined(kind: type[np.generic], parts: Iterable[NDArray[Any]]) -> NDArray[Any]:

@@ -301,7 +301,8 @@ def equal_replicas(
     found = cut(table, cluster.regularity.server[device]) if unfillable[cables].all() else None
     if found is None:
         return None
-    placement = communicator.placements.whole(device[found.grid])
+    devices = device[found.grid]
+    placement = communicator.placements.whole(devices)
     kinds = Kinds(found, placement, ranks)
     wide: dict[int, list[tuple[Indices, WideContents]]] = {}
     for number, group_class in enumerate(table.group_classes):
@@ -313,8 +314,8 @@ def equal_replicas(
             kinds.add_wide(group_class, rows, content.crossed(group_class.ranks.shape[1], cables))
     if kinds.numbers.max() + 1 == len(found.grid):
         return None
-    leaf, _, _ = next(cluster.regularity.chain(device[found.grid]))
-    replicas = Replicas(found, kinds.numbers, placement.slots, cables, of_positions(leaf))
+    leaves = of_positions(cluster.regularity.leaf(devices))
+    replicas = Replicas(found, kinds.numbers, placement.slots, cables, leaves)
     kept = [
         np.arange(len(one.ranks)) if number in wide else replicas.inner_rows(one)
         for number, one in enumerate(table.group_classes)

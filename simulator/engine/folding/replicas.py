@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustersim.simulator.engine.folding.communications import CommunicationTable, GroupClass
-from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, mixed
+from clustersim.simulator.hardware.hashing import Colours, Indices, firsts, mixed, of_positions
 from clustersim.simulator.network.isomorphic_groups import Placement, Slots
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.mesh import NOWHERE
@@ -80,15 +80,23 @@ class Kinds:
 
     def __init__(self, cut: MeshCut, placement: Placement, ranks: Colours) -> None:
         self.cut = cut
-        places = mixed(np.arange(cut.grid.shape[1], dtype=np.uint64))
-        self._colours: Colours = placement.patterns.astype(np.uint64)
-        self._colours += mixed(ranks[cut.grid] ^ places).sum(axis=1)
+        self._colours: Colours = placement.patterns.astype(np.uint64) + of_positions(ranks[cut.grid].view(np.int64))
 
     def add_inner(self, group_class: GroupClass) -> None:
         """Add the communications of *group_class*, each of which lies in one replica."""
-        places = self.cut.place[group_class.ranks].astype(np.uint64)
+        replica, places = self.cut.replica[group_class.ranks[:, 0]], self.cut.place[group_class.ranks]
+        if self._all_equal(replica, places):
+            return
         salt = mixed(np.arange(places.shape[1], dtype=np.uint64) + np.uint64(group_class.start))
-        np.add.at(self._colours, self.cut.replica[group_class.ranks[:, 0]], mixed(mixed(places ^ salt).sum(axis=1)))
+        np.add.at(self._colours, replica, mixed(mixed(places.astype(np.uint64) ^ salt).sum(axis=1)))
+
+    def _all_equal(self, replica: Indices, places: Indices) -> bool:
+        """True if each replica in turn has the same rows of *places*. *replica*: by row its own."""
+        count = len(self._colours)
+        if len(replica) % count or (replica.reshape(count, -1) != np.arange(count)[:, None]).any():
+            return False
+        rows = places.reshape(count, -1)
+        return bool((rows == rows[:1]).all())
 
     def add_wide(self, group_class: GroupClass, rows: Indices, crossed: Colours) -> None:
         """Add the wide communications *rows* of *group_class*; *crossed*: by position a colour of the links crossed."""

@@ -19,7 +19,7 @@ from clustersim.simulator.engine.outcome import Executed, Outcome, Waiting
 from clustersim.simulator.engine.reference.network import FluidNetwork
 from clustersim.simulator.engine.reference.resources import Clock, OpServer, Processor
 from clustersim.simulator.engine.setup import Communication, Setup
-from clustersim.simulator.hardware.hashing import distinct
+from clustersim.simulator.hardware.hashing import representatives_of
 from clustersim.simulator.network.plan import TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.matching import request_of
@@ -40,7 +40,7 @@ def run(setup: Setup, watch: Callable[[float], None] | None = None, most_rates: 
     """
     clock = Clock()
     network = FluidNetwork(clock, setup.classes.capacity)
-    gpus = {rank: Processor(clock) for rank in distinct(setup.classes.representative).tolist()}
+    gpus = {rank: Processor(clock) for rank in representatives_of(setup.classes.representative).tolist()}
     hosts: dict[Hashable, Processor] = {}
     servers = {name: OpServer(clock) for program in setup.schedule.programs for name in program.servers()}
     rendezvous = Rendezvous(clock, setup, network, gpus)

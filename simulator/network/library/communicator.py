@@ -69,7 +69,8 @@ class Communicator:
         self._like: Communicator | None = None
         self._topologies: dict[tuple[int, ...], GroupTopology] = {}
         self._plans: dict[tuple[object, ...], TransferPlan] = {}
-        self._models: dict[tuple[Hashable, int], tuple[TransferPlan, Slots]] = {}
+        self._models: dict[tuple[Hashable, int], TransferPlan] = {}
+        self._firsts: dict[tuple[int, Hashable], tuple[tuple[int, ...], Slots]] = {}
         self._placed: dict[Hashable, Placement] = {}
         self._shapes: dict[tuple[_Request, Group], Shape] = {}
         self._steps: dict[tuple[_Request, Group], dict[str, list[Step]]] = {}
@@ -142,7 +143,9 @@ class Communicator:
         if key not in self._plans:
             request = kind, axis, nbytes, root, algorithm, per_peer
             placement = self._placement(key, lambda: self.collectives(*request[:5], np.array([ranks]), per_peer))
-            self._plans[key] = self._relabelled(request, placement, lambda: self._chosen(request, self.topology(ranks)))
+            self._plans[key] = self._relabelled(
+                request, placement, ranks, lambda first: self._chosen(request, self.topology(first))
+            )
         return self._plans[key]
 
     def collectives(
@@ -170,13 +173,25 @@ class Communicator:
             self._placed[key] = found()
         return self._placed[key]
 
-    def _relabelled(self, request: Hashable, placement: Placement, plan: Callable[[], TransferPlan]) -> TransferPlan:
-        """The plan for this *placement*: that of an isomorphic group with the same request, relabelled."""
-        key, slots = (request, int(placement.patterns[0])), placement.slots
+    def _relabelled(
+        self,
+        request: Hashable,
+        placement: Placement,
+        ranks: tuple[int, ...],
+        plan: Callable[[tuple[int, ...]], TransferPlan],
+    ) -> TransferPlan:
+        """The *plan* of *ranks* at this *placement*: that of the first isomorphic group, relabelled.
+
+        All plans are made for one group of a class, so that its rings and routes are found once. The slots of a copy,
+        by one rank, depend on the request.
+        """
+        pattern, slots = int(placement.patterns[0]), placement.slots
+        first, before = self._firsts.setdefault((pattern, request if len(ranks) < 2 else None), (ranks, slots))
+        key = request, pattern
         if key not in self._models:
-            self._models[key] = plan(), slots
-        model, before = self._models[key]
-        return model if before is slots else relabelled_plan(model, before, slots)
+            self._models[key] = plan(first)
+        model = self._models[key]
+        return model if first == ranks else relabelled_plan(model, before, slots)
 
     def _shape(self, request: _Request, topology: GroupTopology) -> Shape:
         """The group and its transfers under all candidate algorithms.
@@ -216,8 +231,12 @@ class Communicator:
         key = "send", sender, receiver, nbytes
         if key not in self._plans:
             placement = self._placement(key[:3], lambda: self.sends(np.array([(sender, receiver)])))
-            topology = self.topology((sender, receiver))
-            self._plans[key] = self._relabelled(("send", nbytes), placement, lambda: self._message(topology, nbytes))
+            self._plans[key] = self._relabelled(
+                ("send", nbytes),
+                placement,
+                (sender, receiver),
+                lambda first: self._message(self.topology(first), nbytes),
+            )
         return self._plans[key]
 
     def sends(self, pairs: Indices) -> Placement:
@@ -242,7 +261,9 @@ class Communicator:
         key = "copy", rank, nbytes, source, to
         if key not in self._plans:
             request, placement = ("copy", nbytes, source, to), self.copies(np.array([rank]), source, to)
-            self._plans[key] = self._relabelled(request, placement, lambda: self._copied(rank, nbytes, source, to))
+            self._plans[key] = self._relabelled(
+                request, placement, (rank,), lambda first: self._copied(first[0], nbytes, source, to)
+            )
         return self._plans[key]
 
     def copies(self, ranks: Indices, source: str, to: str) -> Placement:
