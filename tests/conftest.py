@@ -24,17 +24,31 @@ terminal.LINES = 1e6
 # a shell starts background processes with interrupts ignored; commands that tests start would inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-collect_ignore = ["benchmarks"]
+collect_ignore = ["benchmarks", "scenarios/real_traces/recording.py"]
 """Without tests and examples; they import torch and compile the event loop."""
 
 SHARE, FEWEST = 5, 6
 """The short suite generates one in `SHARE` of the examples that a test asks for, and `FEWEST` at least."""
 
+WITH_TORCH = (
+    "tests/scenarios/exchange/exporting/test_rules.py",
+    "tests/simulator/replay/test_accelerator_fit.py",
+    "tests/workloads/memory/test_update.py",
+    "tests/workloads/operators/test_elementwise.py",
+    "tests/workloads/operators/test_lora_against_torch.py",
+    "tests/workloads/operators/test_saved.py",
+    "tests/workloads/parallelism/test_ddp.py",
+    "tests/workloads/pipelines/test_torch.py",
+    "tests/workloads/reductions/test_torch_hooks.py",
+)
+"""Files that import torch into the process of the tests, which takes more than a second."""
+
 TOGETHER = {
     "tests/test_exactness.py": "tests/test_conservation.py",
     "tests/scenarios/test_shipped.py": "tests/test_golden.py",
+    **dict.fromkeys(WITH_TORCH, WITH_TORCH[0]),
 }
-"""Files that read simulations of another file. Both run in one process, so that each simulation runs once."""
+"""Files that read simulations of another file, or import the same. They run in one process, so that it is done once."""
 
 LONG = (
     "tests/scenarios/accuracy/test_nccl_tests.py",
