@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -121,8 +120,6 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
     return Files(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-@pytest.fixture(autouse=True)
-def first_command() -> Iterator[None]:
+def pytest_runtest_setup() -> None:
     """Forget when commands of earlier tests printed their progress."""
     terminal.Due.restart()
-    yield
