@@ -33,7 +33,12 @@ def test_a_folder_that_stays_is_listed_once(tmp_path: Path, monkeypatch: pytest.
     os.utime(folder, (0, 0))
     listed: list[str] = []
     listdir = os.listdir
-    monkeypatch.setattr(os, "listdir", lambda path: [*(listed.append(path) or []), *listdir(path)])
+
+    def noted(path: str) -> list[str]:
+        listed.append(path)
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", noted)
     for _ in range(3):
         assert lookup.data_file(package, f"{package}.one") == folder / "one.yaml"
     assert listed.count(str(folder)) == 1
