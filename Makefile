@@ -29,11 +29,14 @@ endef
 
 GIVING_WAY := nice -n 19
 
+# modules with examples in docstrings; in the others pytest would look for some, and import them in every process
+EXAMPLES = $$(grep -RlF ">>> " --include="*.py" clustersim)
+
 timed:
 	$(BIN)/pytest $(OPTIONS) -m "testbed or cluster" $$(grep -rlE "mark\.(testbed|cluster)\b" --include="test_*.py" tests)
 
 computed: compiled
-	+$(GIVING_WAY) $(BIN)/pytest $(OPTIONS) -n 2 --dist loadfile -m "not testbed and not cluster" tests clustersim
+	+$(GIVING_WAY) $(BIN)/pytest $(OPTIONS) -n 2 --dist loadfile -m "not testbed and not cluster" tests $(EXAMPLES)
 
 types:
 	$(GIVING_WAY) $(BIN)/mypy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,17 +23,31 @@ terminal.LINES = 1e6
 # a shell starts background processes with interrupts ignored; commands that tests start would inherit that
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-collect_ignore = ["benchmarks"]
+collect_ignore = ["benchmarks", "scenarios/real_traces/recording.py"]
 """Without tests and examples; they import torch and compile the event loop."""
 
 SHARE, FEWEST = 5, 6
 """The short suite generates one in `SHARE` of the examples that a test asks for, and `FEWEST` at least."""
 
+WITH_TORCH = (
+    "tests/scenarios/exchange/exporting/test_rules.py",
+    "tests/simulator/replay/test_accelerator_fit.py",
+    "tests/workloads/memory/test_update.py",
+    "tests/workloads/operators/test_elementwise.py",
+    "tests/workloads/operators/test_lora_against_torch.py",
+    "tests/workloads/operators/test_saved.py",
+    "tests/workloads/parallelism/test_ddp.py",
+    "tests/workloads/pipelines/test_torch.py",
+    "tests/workloads/reductions/test_torch_hooks.py",
+)
+"""Files that import torch into the process of the tests, which takes more than a second."""
+
 TOGETHER = {
     "tests/test_exactness.py": "tests/test_conservation.py",
     "tests/scenarios/test_shipped.py": "tests/test_golden.py",
+    **dict.fromkeys(WITH_TORCH, WITH_TORCH[0]),
 }
-"""Files that read simulations of another file. Both run in one process, so that each simulation runs once."""
+"""Files that read simulations of another file, or import the same. They run in one process, so that it is done once."""
 
 LONG = (
     "tests/scenarios/accuracy/test_nccl_tests.py",
@@ -107,8 +120,6 @@ def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
     return Files(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-@pytest.fixture(autouse=True)
-def first_command() -> Iterator[None]:
+def pytest_runtest_setup() -> None:
     """Forget when commands of earlier tests printed their progress."""
     terminal.Due.restart()
-    yield

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -107,7 +108,7 @@ def find(package: str, name: str) -> Any:
     own = [] if stem.startswith("_") else [f"{stem}.py", f"{stem}.yaml"]
     for folder in sorted(_folders(home or package)):
         # not `Path.exists`: where letters of either case are equal, a name must still be that of the file
-        there = os.listdir(folder)  # noqa: PTH208 - a path for each file takes ten times as long
+        there = _entries(folder)
         if file := next((one for one in own if one in there), ""):
             return module(f"{home or package}.{stem}") if file == own[0] else Path(folder) / file
     raise UnknownName(name, nearest(name, names(package)))
@@ -158,13 +159,29 @@ def _named(package: str) -> list[tuple[str, str]]:
 
 
 def _listed(package: str) -> list[tuple[str, str]]:
-    """Return (folder, name) of each of the `files` of *package*. They are listed each time: one may be new."""
+    """Return (folder, name) of each of the `files` of *package*."""
     return [
         (folder, name)
         for folder in _folders(package)
-        for name in os.listdir(folder)  # noqa: PTH208 - a path for each file takes ten times as long
+        for name in _entries(folder)
         if name.endswith((".py", ".yaml")) and not name.startswith("_")
     ]
+
+
+SETTLED = 2.0
+"""Seconds after the last change of a folder from which on the next one shows in its time; FAT counts in two seconds."""
+
+
+def _entries(folder: str) -> Sequence[str]:
+    """Return the names of the files in *folder*: they are listed again if one may be new."""
+    changed = Path(folder).stat().st_mtime
+    return (_listing if time.time() - changed > SETTLED else _listing.__wrapped__)(folder, changed)
+
+
+@cache
+def _listing(folder: str, changed: float) -> Sequence[str]:
+    """Return the names of the files in *folder*, which was last changed at that time."""
+    return os.listdir(folder)  # noqa: PTH208 - a path for each file takes ten times as long
 
 
 def _folders(package: str) -> Sequence[str]:

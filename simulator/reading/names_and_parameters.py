@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, create_model
@@ -45,15 +46,7 @@ def parameters(function: Callable[..., Any], given: Mapping[str, Any], also: tup
     *also*: further keys, which belong to no function. Raises `Fault` for an unknown key, with the known ones, and
     pydantic's `ValidationError` for a wrong value.
     """
-    signature = list(inspect.signature(function).parameters.values())[1:]
-    hints = get_type_hints(function, include_extras=True)
-    fields: dict[str, Any] = {
-        parameter.name: (
-            hints.get(parameter.name, Any),
-            ... if parameter.default is parameter.empty else parameter.default,
-        )
-        for parameter in signature
-    }
+    fields = _fields(function)
     for key in given:
         if key not in fields:
             name = getattr(function, "__name__", str(function))
@@ -61,6 +54,21 @@ def parameters(function: Callable[..., Any], given: Mapping[str, Any], also: tup
             raise Fault(key, f"unknown key; {name} {takes}", near(key, [*fields, *also]))
     if not given and all(default is not ... for _, default in fields.values()):
         return {}
-    model: type[BaseModel] = create_model("Parameters", __base__=Section, **fields)
-    validated = model.model_validate(dict(given))
+    validated = _model(function).model_validate(dict(given))
     return {name: getattr(validated, name) for name in given}
+
+
+@cache
+def _fields(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return by name the type and the default, ... for none, of the arguments of *function* after its first."""
+    hints = get_type_hints(function, include_extras=True)
+    return {
+        name: (hints.get(name, Any), ... if one.default is one.empty else one.default)
+        for name, one in list(inspect.signature(function).parameters.items())[1:]
+    }
+
+
+@cache
+def _model(function: Callable[..., Any]) -> type[BaseModel]:
+    """Return the pydantic model of the arguments of *function* after its first."""
+    return create_model("Parameters", __base__=Section, **_fields(function))

@@ -26,9 +26,9 @@ MOST_VALUES = 200_000
 DEEPEST = 60
 """Levels of nesting in one document at most."""
 
-KEPT_DOCUMENTS, KEPT_CHARACTERS = 256, 1 << 16
+KEPT_DOCUMENTS, KEPT_CHARACTERS = 1024, 1 << 16
 """Documents that are kept once read, those of up to so many characters: catalogue files are read again and again, by
-every scenario that names them."""
+every scenario that names them, and there are 340."""
 
 KEPT_VALUES = 1024
 """Values of single texts that are kept: the cells of a table are often equal."""

@@ -6,7 +6,7 @@ A testbed gives each rank a place of its own. Without a testbed all ranks are on
 The process of a rank sends pairs: ``("port", number)`` of the store, ``("report", ...)``, ``("done", result)``, and
 ``("failed", (moment, text))``.
 
-They come from a fork server, which imports what all of them need once. Jobs (`scenarios.run`) and ranks of a
+They come from fork servers, each of which imports once what its processes need. Jobs (`scenarios.run`) and ranks of a
 replay (`simulator.replay.launch`) start so.
 """
 
@@ -20,8 +20,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from multiprocessing import connection, get_context, parent_process
+from functools import cache
+from multiprocessing import connection, forkserver, get_context, parent_process
 from multiprocessing.connection import Connection
+from multiprocessing.forkserver import ForkServer
 from multiprocessing.process import BaseProcess
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
@@ -206,14 +208,36 @@ def start(
     *imports*: modules that the fork server imports. *target* should call `begin` first.
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload(list(imports))
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(*arguments, theirs), name=name, daemon=True)
     # processes inherit what is blocked: an interrupt from the terminal does not reach them
-    with blocked(), _without_main():
+    with blocked(), _without_main(), _from(_fork_server(tuple(imports))):
         process.start()
     theirs.close()
     return process, ours
+
+
+@cache
+def _fork_server(imports: tuple[str, ...]) -> ForkServer:
+    """Return the fork server with *imports*. A server that runs imports nothing more, so each set has its own."""
+    server = ForkServer()
+    server.set_forkserver_preload(list(imports))
+    return server
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@contextmanager
+def _from(server: ForkServer) -> Iterator[None]:
+    """Let processes come from *server* instead of Python's only one."""
+    with _ONE_AT_A_TIME:
+        usual = forkserver.connect_to_new_process
+        forkserver.connect_to_new_process = server.connect_to_new_process
+        try:
+            yield
+        finally:
+            forkserver.connect_to_new_process = usual
 
 
 def begin() -> None:

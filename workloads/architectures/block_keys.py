@@ -10,6 +10,7 @@ Keys of experts are named as Megatron-LM and DeepSeek name them. The section `lo
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -52,6 +53,18 @@ def block_class(name: str) -> "type[Block]":
     return found
 
 
+@cache
+def _keys_of(classes: "tuple[tuple[str, type[Block]], ...]") -> Any:
+    """The model of a section whose ``blocks`` has, by name, the keys of each of *classes*."""
+    fields: dict[str, Any] = {
+        f"block{index}": (its, Field(default_factory=dict, alias=name, validate_default=True))
+        for index, (name, its) in enumerate(classes)
+    }
+    keys: Any = create_model("Blocks", __base__=Section, **fields)
+    # a second level, so that faults are told at their keys below blocks
+    return create_model("Holder", __base__=Section, blocks=(keys, ...))
+
+
 class LayerKeys(Section):
     """Keys of layers that are not all attention and then an MLP."""
 
@@ -92,23 +105,16 @@ class LayerKeys(Section):
 
     def _named(self) -> "Mapping[str, Block]":
         names = sorted({name for pattern in self.patterns for name in pattern} - {ATTENTION, MLP})
-        fields: dict[str, Any] = {}
-        for index, name in enumerate(names):
-            try:
-                fields[f"block{index}"] = (
-                    block_class(self.kind_of(name)),
-                    Field(default_factory=dict, alias=name, validate_default=True),
-                )
-            except Fault as fault:
-                raise Fault(("layers", *fault.path), fault.message, fault.hint) from None
-        keys: Any = create_model("Blocks", __base__=Section, **fields)
-        # a second level, so that faults are told at their keys below blocks
-        holder: Any = create_model("Holder", __base__=Section, blocks=(keys, ...))
+        if not names and not self.blocks:
+            return {}
+        try:
+            classes = tuple((name, block_class(self.kind_of(name))) for name in names)
+        except Fault as fault:
+            raise Fault(("layers", *fault.path), fault.message, fault.hint) from None
         given = {
             name: {key: one for key, one in keys.items() if key != KIND} for name, keys in (self.blocks or {}).items()
         }
-        made: Any = holder.model_validate({"blocks": given})
-        made = made.blocks
+        made = _keys_of(classes).model_validate({"blocks": given}).blocks
         return {name: getattr(made, f"block{index}") for index, name in enumerate(names)}
 
     def check_layers(self, features: int, others: Mapping[str, bool]) -> None:

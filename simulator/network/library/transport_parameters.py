@@ -72,6 +72,7 @@ IDENTITY = ("name", "version", "tuning_model")
 """Fields of `Transport` that are not parameters: the library's identity, and its tuning model."""
 
 
+@cache
 def hints() -> dict[str, Any]:
     """Return the types of the parameters of `Transport`, by their names in files."""
     return {

@@ -8,8 +8,9 @@ from clustersim.scenarios.accuracy.device import contents, device_report, fitted
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.replay.measurements import DeviceMeasurements, TimedCopy, TimedProduct
 from clustersim.workloads.software_stack import specification
+from tests.extras import require
 
-pytest.importorskip("torch", reason="the measurement needs torch")
+require("torch", "the measurement needs torch")
 
 
 COPIES = tuple(TimedCopy(2.0**power, 2e-6 + 2.0**power / 1.6e12) for power in range(20, 32, 2))

@@ -18,10 +18,11 @@ from clustersim.scenarios.specification.loading import shipped
 from clustersim.simulator.replay import testbed
 from clustersim.simulator.replay.comparison import relative_error
 from clustersim.simulator.replay.network_namespaces import unavailable_reason
+from tests.extras import require
 from tests.samples import sample
 from tests.simulator.replay.benches import ROUNDS
 
-pytest.importorskip("torch")
+require("torch")
 reason = unavailable_reason()
 pytestmark = [pytest.mark.testbed, pytest.mark.skipif(reason is not None, reason=f"no testbed: {reason}")]
 

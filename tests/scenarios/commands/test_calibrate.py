@@ -10,8 +10,9 @@ from clustersim.scenarios.commands.command_line import run
 from clustersim.simulator.network.library.calibration_file import loaded
 from clustersim.simulator.reading.yaml_and_json import read
 from clustersim.simulator.replay.measurements import SizeSweep
+from tests.extras import require
 
-pytest.importorskip("torch", reason="ranks need torch")
+require("torch", "ranks need torch")
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from clustersim.scenarios.commands.command_line import run
+from tests.extras import require
 from tests.golden.text import lasting
 
-pytest.importorskip("torch")
+require("torch")
 
 SCENARIO = """
 version: 1

@@ -6,9 +6,10 @@ from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.replay import testbed
 from clustersim.simulator.replay.network_namespaces import unavailable_reason
 from clustersim.topologies.uniform_and_tree import tree
+from tests.extras import require
 from tests.simulator.replay.benches import shortest
 
-torch = pytest.importorskip("torch")
+require("torch")
 reason = unavailable_reason()
 pytestmark = [pytest.mark.testbed, pytest.mark.skipif(reason is not None, reason=f"no testbed: {reason}")]
 

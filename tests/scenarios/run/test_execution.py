@@ -18,8 +18,9 @@ from clustersim.scenarios.run import execution as versions
 from clustersim.scenarios.run.execution import execute
 from clustersim.scenarios.run.processes import Failure
 from clustersim.simulator.reading.errors import ExecutionError
+from tests.extras import require
 
-distributed = pytest.importorskip("distributed")
+require("distributed")
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,6 +28,8 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a scheduler with two workers of one thread each; one dies in a test below."""
+    import distributed
+
     folder = tmp_path_factory.mktemp("dask")
     file = folder / "scheduler.json"
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--scheduler-file", str(file)]

@@ -8,13 +8,12 @@ import pytest
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.kernel import matmul
 from clustersim.simulator.reading.errors import CalibrationError
-from clustersim.simulator.replay import measure_device as measuring
 from clustersim.simulator.replay.accelerator_fit import entry, fit_link
-from clustersim.simulator.replay.measure_device import measure_device
 from clustersim.simulator.replay.measurements import DeviceMeasurements, TimedCopy, TimedProduct
 from clustersim.topologies.catalogue import GPUS, device
+from tests.extras import require
 
-torch = pytest.importorskip("torch", reason="the measurement needs torch")
+require("torch", "the measurement needs torch")
 
 
 LAUNCH = 24.6e-6
@@ -23,6 +22,8 @@ LAUNCH = 24.6e-6
 
 def timed(accelerator, precisions, noise=0.02):
     """The measurements that *accelerator* would produce."""
+    from clustersim.simulator.replay import measure_device as measuring
+
     random = np.random.default_rng(0)
 
     def about(seconds):
@@ -81,9 +82,11 @@ def test_nothing_measured():
 
 
 def test_this_processor_is_a_device(monkeypatch):
+    from clustersim.simulator.replay import measure_device as measuring
+
     for name, value in {"SIDES": (32, 64), "DEPTHS": (32,), "VECTORS": (2**16, 2**20), "BATCH_SECONDS": 1e-3}.items():
         monkeypatch.setattr(measuring, name, value)
-    measured = measure_device("cpu")
+    measured = measuring.measure_device("cpu")
     assert [one.shape for one in measured.products] == [(32, 32, 32), (64, 64, 32)]
     assert [one.nbytes for one in measured.copies] == [2**17, 2**21]
     assert (measured.to_host, measured.sms) == ((), None)
@@ -94,5 +97,7 @@ def test_this_processor_is_a_device(monkeypatch):
 
 
 def test_a_missing_device():
+    from clustersim.simulator.replay import measure_device as measuring
+
     with pytest.raises(CalibrationError, match="--device tpu9: torch has no such device"):
-        measure_device("tpu9")
+        measuring.measure_device("tpu9")

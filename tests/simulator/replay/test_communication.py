@@ -7,14 +7,17 @@ from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from tests.extras import require
 
-torch = pytest.importorskip("torch")
+require("torch")
 
 RANKS, ROOT = 3, 1
 
 
 def executed(member, op):
     """Each rank's sink and source after *op*. Rank r sends r + 1 plus the place of each element's part."""
+    import torch
+
     from clustersim.simulator.replay.communication import Communication
     from clustersim.simulator.replay.rendezvous import MessageBuffers, rendezvous_of, required_elements
 

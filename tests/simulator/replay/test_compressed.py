@@ -9,9 +9,10 @@ import pytest
 
 from clustersim.simulator.replay import testbed
 from clustersim.simulator.replay.network_namespaces import unavailable_reason
+from tests.extras import require
 from tests.simulator.replay.compressed import COMPRESSION, DENSITY, FIRST, GROUP, RANK, STAR, Step, simulated, train
 
-pytest.importorskip("torch")
+require("torch")
 reason = unavailable_reason()
 pytestmark = [pytest.mark.testbed, pytest.mark.skipif(reason is not None, reason=f"no testbed: {reason}")]
 

@@ -10,8 +10,9 @@ import pytest
 from clustersim.simulator.reading.errors import ReplayError
 from clustersim.simulator.replay.launch import launch
 from clustersim.simulator.replay.rank_process import NetworkPlace
+from tests.extras import require
 
-torch = pytest.importorskip("torch")
+require("torch")
 
 
 def process(member, argument):
@@ -98,6 +99,8 @@ def test_a_missing_namespace():
 
 
 def test_nccl_without_gpus():
+    import torch
+
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(ReplayError, match="nccl needs a GPU for each rank of a machine, but GPU 0 is missing"):

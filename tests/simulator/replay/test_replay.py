@@ -14,10 +14,11 @@ from clustersim.simulator.schedule.mesh import Mesh
 from clustersim.simulator.schedule.ops import Collective, Compute, Copy, Recv, Send
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
+from tests.extras import require
 from tests.simulator.replay.benches import shortest
 from tests.simulator.replay.schedules import KINDS, scenario
 
-pytest.importorskip("torch")
+require("torch")
 
 
 def replayed(schedule, seconds=None, **options):

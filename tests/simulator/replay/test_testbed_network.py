@@ -16,9 +16,10 @@ from clustersim.simulator.network.transport import GroupProperties, Transport
 from clustersim.simulator.replay import testbed
 from clustersim.simulator.replay.network_namespaces import unavailable_reason
 from clustersim.topologies.uniform_and_tree import tree
+from tests.extras import require
 from tests.simulator.replay.benches import ROUNDS, Case, Row, bench
 
-pytest.importorskip("torch")
+require("torch")
 reason = unavailable_reason()
 pytestmark = [pytest.mark.testbed, pytest.mark.skipif(reason is not None, reason=f"no testbed: {reason}")]
 

@@ -3,7 +3,6 @@
 from itertools import product
 
 import pytest
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 from clustersim.workloads.data_parallel.buckets import Bucket
 from clustersim.workloads.parallelism.ddp import BUCKET_BYTES
@@ -11,10 +10,9 @@ from clustersim.workloads.reductions._compression import split
 from clustersim.workloads.reductions.all_reduce import all_reduce
 from clustersim.workloads.reductions.fp16 import fp16
 from clustersim.workloads.reductions.powersgd import powersgd
+from tests.extras import require
 
-torch = pytest.importorskip("torch")
-dist = torch.distributed
-hooks = pytest.importorskip("torch.distributed.algorithms.ddp_comm_hooks")
+require("torch")
 
 STEPS = 3
 """PowerSGD may begin after two steps, since DDP builds its buckets again after the first."""
@@ -23,6 +21,8 @@ STEPS = 3
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """A process group of this process only, which needs no network."""
+    import torch.distributed as dist
+
     store = tmp_path_factory.mktemp("store") / "file"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     yield
@@ -30,6 +30,8 @@ def alone(tmp_path_factory):
 
 
 def model():
+    import torch
+
     torch.manual_seed(0)
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, 64, 3),
@@ -44,6 +46,8 @@ def model():
 
 def as_bucket(net):
     """The gradients of *net*, all in one bucket as they are here, the last tensor first."""
+    import torch
+
     shapes = [tuple(tensor.shape) for tensor in net.parameters()][::-1]
     matrices = tuple((one[0], torch.Size(one[1:]).numel()) for one in shapes)
     elements = sum(rows * columns for rows, columns in matrices)
@@ -52,6 +56,9 @@ def as_bucket(net):
 
 def reduced_by_torch(monkeypatch, hook, state):
     """Bytes of the tensors that *hook* all-reduces in a step, in order."""
+    import torch
+    import torch.distributed as dist
+
     net = torch.nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=BUCKET_BYTES // 2**20)
     net.register_comm_hook(state, hook)
     sizes = []
@@ -77,6 +84,8 @@ def simulated(reduction, bucket):
     ],
 )
 def test_powersgd_reduces_what_torchs_hook_reduces(alone, monkeypatch, rank, rate):
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
     state = powerSGD_hook.PowerSGDState(
         None, matrix_approximation_rank=rank, start_powerSGD_iter=2, min_compression_rate=rate
     )
@@ -96,5 +105,7 @@ def test_powersgd_reduces_what_torchs_hook_reduces(alone, monkeypatch, rank, rat
 
 
 def test_fp16_reduces_what_torchs_hook_reduces(alone, monkeypatch):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
     by_torch = reduced_by_torch(monkeypatch, default_hooks.fp16_compress_hook, None)
     assert simulated(fp16(all_reduce()), as_bucket(model())) == by_torch

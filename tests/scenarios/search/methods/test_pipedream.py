@@ -46,8 +46,13 @@ def brute_force(chain: PipelineChain, machine: Machine, overlap: bool) -> float:
     return best(len(machine.levels) - 1, 0, len(chain))
 
 
-@pytest.mark.parametrize("seed", range(240))
-def test_it_is_as_good_as_brute_force(seed: int) -> None:
+@pytest.mark.parametrize("first", range(0, 240, 20))
+def test_it_is_as_good_as_brute_force(first: int) -> None:
+    for seed in range(first, first + 20):
+        is_as_good_as_brute_force(seed)
+
+
+def is_as_good_as_brute_force(seed: int) -> None:
     random = Random(seed)
     levels = random.choice([1, 1, 2, 3])
     chain = random_chain(random, random.randint(1, 6 if levels == 1 else 4))

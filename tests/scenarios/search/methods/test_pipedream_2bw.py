@@ -33,8 +33,13 @@ def seconds(chain: PipelineChain, machine: Machine, width: int, depth: int, batc
     return slowest / (width * chain.micro_batch_size)
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_it_is_as_good_as_brute_force(seed: int) -> None:
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_it_is_as_good_as_brute_force(first: int) -> None:
+    for seed in range(first, first + 20):
+        is_as_good_as_brute_force(seed)
+
+
+def is_as_good_as_brute_force(seed: int) -> None:
     random = Random(seed)
     layers, batch = random.randint(1, 6), random.choice([4, 6, 8, 12])
     chains = [random_chain(random, layers, micro_batch_size=size) for size in random.choice([(1,), (1, 2)])]

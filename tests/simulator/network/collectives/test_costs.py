@@ -35,27 +35,27 @@ def rounds(steps: list[Step]) -> int:
     return sum(step.rounds for step in steps)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_ring_all_reduce_is_two_p_less_one_rounds_of_a_pth(size: int) -> None:
-    steps = ring.all_reduce(Group(size), 1.0)
-    assert rounds(steps) == 2 * (size - 1)
-    assert sent(steps) == pytest.approx(dict.fromkeys(range(size), 2 * (size - 1) / size))
+def test_ring_all_reduce_is_two_p_less_one_rounds_of_a_pth() -> None:
+    for size in SIZES:
+        steps = ring.all_reduce(Group(size), 1.0)
+        assert rounds(steps) == 2 * (size - 1)
+        assert sent(steps) == pytest.approx(dict.fromkeys(range(size), 2 * (size - 1) / size))
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_ring_without_chunks_is_p_less_one_rounds_of_everything(size: int) -> None:
-    steps = ring_unchunked.all_reduce(Group(size), 1.0)
-    assert rounds(steps) == size - 1
-    assert sent(steps) == pytest.approx(dict.fromkeys(range(size), size - 1))
+def test_a_ring_without_chunks_is_p_less_one_rounds_of_everything() -> None:
+    for size in SIZES:
+        steps = ring_unchunked.all_reduce(Group(size), 1.0)
+        assert rounds(steps) == size - 1
+        assert sent(steps) == pytest.approx(dict.fromkeys(range(size), size - 1))
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_halving_doubling_is_optimal_in_rounds_and_bytes_for_any_size(size: int) -> None:
+def test_halving_doubling_is_optimal_in_rounds_and_bytes_for_any_size() -> None:
     """Träff 2024, theorem 1: ceil(log2 p) rounds, p - 1 blocks each way."""
-    for build in (halving_doubling.reduce_scatter, halving_doubling.all_gather):
-        steps = build(Group(size), 1.0)
-        assert rounds(steps) == ceil(log2(size))
-        assert sent(steps) == pytest.approx(dict.fromkeys(range(size), (size - 1) / size))
+    for size in SIZES:
+        for build in (halving_doubling.reduce_scatter, halving_doubling.all_gather):
+            steps = build(Group(size), 1.0)
+            assert rounds(steps) == ceil(log2(size))
+            assert sent(steps) == pytest.approx(dict.fromkeys(range(size), (size - 1) / size))
 
 
 def test_halving_exchanges_in_pairs_for_powers_of_two() -> None:
@@ -64,15 +64,15 @@ def test_halving_exchanges_in_pairs_for_powers_of_two() -> None:
     assert [step.nbytes for step in (first, second, third)] == [4, 2, 1]
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_two_trees_load_no_rank_with_more_than_the_vector(size: int) -> None:
+def test_two_trees_load_no_rank_with_more_than_the_vector() -> None:
     """Sanders, Speck and Träff 2009: full bandwidth, depth logarithmic."""
-    for root in (0, size // 2, size - 1):
-        (down,) = tree.broadcast(Group(size), 1.0, root)
-        received = Counter(receiver for _, receiver in down.transfers)
-        assert max(sent([down]).values()) <= 1 + 1e-12
-        assert received == {rank: 2 for rank in range(size) if rank != root}
-        assert down.rounds <= ceil(log2(size))
+    for size in SIZES:
+        for root in (0, size // 2, size - 1):
+            (down,) = tree.broadcast(Group(size), 1.0, root)
+            received = Counter(receiver for _, receiver in down.transfers)
+            assert max(sent([down]).values()) <= 1 + 1e-12
+            assert received == {rank: 2 for rank in range(size) if rank != root}
+            assert down.rounds <= ceil(log2(size))
 
 
 def test_a_tree_over_servers_crosses_between_them_once_for_each() -> None:
