@@ -152,7 +152,7 @@ def _domains(facts: Facts) -> None:
     each, ep = max(1, node // shared), facts.whole("parallelism.ep") or 1
     if ep > 1 and each >= ep:
         facts.follows("run.expert_domains", "parallelism.ep_domain", 1, "once to each rank of a node")
-    elif ep % each == 0:
+    elif each < ep and ep % each == 0:
         facts.follows("run.expert_domains", "parallelism.ep_domain", each, f"the expert-parallel ranks in {node} GPUs")
 
 

@@ -204,9 +204,8 @@ def _with_devices_of(base: Document, document: Document, section: str) -> Docume
     that change some of their figures; one with a peak of its own is a device of its own."""
     for path in base.positions:
         name, whole = base.get(path), (section, *path)
-        own = document.get(whole)
-        changes = isinstance(own, dict) and not {"preset", "peak_flops"} & own.keys()
-        if changes and isinstance(name, str) and PRESET_ALONE.fullmatch(_key(whole)):
+        own = document.get(whole) if isinstance(name, str) else None
+        if isinstance(own, dict) and not {"preset", "peak_flops"} & own.keys() and PRESET_ALONE.fullmatch(_key(whole)):
             document = replaced(document, (*whole, "preset"), name, document.position(whole))
     return document
 

@@ -153,8 +153,8 @@ def fsdp(
     torch's root module. Without *reshard* (``SHARD_GRAD_OP``) layers stay gathered from forward to backward.
     *prefetch*: how many layers ahead of the computation may be gathered; 1 is torch's limit of two gathers in flight
     (``_limiter_utils.py``). *hybrid* shards inside groups of so many ranks (axis ``dp.shard``) and all-reduces the
-    shards across them (``dp.replica``). *no_sync*: gradients are held whole, and reduced in the last backward passes
-    before an optimizer step only. *gradient_norm*: all-reduce the norm before the optimizer step.
+    shards across them (``dp.replica``). *no_sync*: gradients are held whole, and reduced before an optimizer step only.
+    *gradient_norm*: all-reduce the norm before the optimizer step.
 
     Gathers (``dp.gather``), reductions (``dp.reduce``) and all-reduces across groups (``dp.across``) have streams of
     their own, as in torch (``FSDPCommContext``); without *overlap* they block, and with *blocking* reductions within
@@ -163,10 +163,9 @@ def fsdp(
 
     Each rank sends, by rings over d shards and m micro-batches, 3 m (d - 1) / d of the parameters' bytes if gradients
     are as wide as parameters, (2 m + 1) (d - 1) / d with *no_sync*. Without *reshard* it sends 2 m (d - 1) / d if every
-    backward pass follows its forward pass, and less in a pipeline that runs several forward passes first: layers are
-    then still gathered. Each rank holds 1/d of all states, at most *prefetch* + 1 gathered layers (without *reshard*
-    all of them) and the unreduced gradients of two layers. A head tied to the embedding is assumed to need no gather of
-    the shared matrix.
+    backward pass follows its forward pass, and less in a pipeline that runs several forward passes first. Each rank
+    holds 1/d of all states, at most *prefetch* + 1 gathered layers (without *reshard* all of them) and the unreduced
+    gradients of two layers. A head tied to the embedding is assumed to need no gather of the shared matrix.
     """
     schedule = schedule if replicas is None else schedule.replicate(REPLICAS, replicas)
     world = max(schedule.degrees(REPLICAS))

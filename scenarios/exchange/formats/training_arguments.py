@@ -11,6 +11,7 @@ from json import loads
 from clustersim.scenarios.exchange.facts import Facts
 from clustersim.scenarios.exchange.formats import deepspeed, fully_sharded
 from clustersim.scenarios.exchange.source_file import SourceFile
+from clustersim.simulator.reading.document import replaced
 
 KEYS = {"per_device_train_batch_size", "per_gpu_train_batch_size", "num_train_epochs", "gradient_accumulation_steps"}
 """Arguments of which a file has at least one."""
@@ -70,21 +71,17 @@ def read(source: SourceFile, facts: Facts) -> None:
 
 
 def _synchronisation(source: SourceFile, facts: Facts, at: tuple[str, ...]) -> None:
-    """Read whether the gradients of each micro-batch are reduced, which a command line says in JSON."""
+    """Read whether the gradients of each micro-batch are reduced; a command line names a file, or has JSON."""
     path = (*at, "accelerator_config")
     given = source.document.get(path)
-    if isinstance(given, str):
-        source.taken.add(path)
+    if isinstance(given, str) and given.lstrip().startswith("{"):
         try:
-            given = loads(given)
-        except ValueError:
-            raise source.error(path, "must be JSON in one word") from None
-        kwargs = given.get("gradient_accumulation_kwargs") if isinstance(given, dict) else None
-        flag = kwargs.get("sync_each_batch") if isinstance(kwargs, dict) else None
-    else:
-        path = (*path, "gradient_accumulation_kwargs", "sync_each_batch")
-        flag = source.flag(*path) if isinstance(given, dict) else None
-    facts.give("run.sync_each_batch", flag, source, *path)
+            values = loads(given)
+        except ValueError as error:
+            raise source.error(path, f"must be JSON, or the path of a file: {error}") from None
+        source.document = replaced(source.document, path, values, source.document.position(path))
+    path = (*path, "gradient_accumulation_kwargs", "sync_each_batch")
+    facts.give("run.sync_each_batch", source.flag(*path), source, *path)
 
 
 def _length(source: SourceFile, facts: Facts, at: tuple[str, ...]) -> None:

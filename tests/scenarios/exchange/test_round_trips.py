@@ -9,6 +9,7 @@ import pytest
 from clustersim.scenarios.exchange.export import exporter, write
 from clustersim.scenarios.exchange.importer import Imported, Options, imported
 from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.reading.errors import ScenarioError
 from tests.scenarios.exchange.formats.configurations import MODELS
 from tests.scenarios.exchange.formats.test_programs import GPT3, LLAMA3
 from tests.scenarios.exchange.formats.test_programs import write as written
@@ -272,6 +273,30 @@ def test_accelerate_reduces_gradients_in_the_last_micro_batch_unless_it_is_told(
         assert first.scenario.specification.parallelism.data.no_sync is no_sync
         again = imported([*exported(first, "accelerate", tmp_path / f"out{number}"), *model], Options(), "x")
         assert facts(again.scenario) == facts(first.scenario)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("'{\"gradient_accumulation_kwargs\": }'", "accelerator_config: must be JSON, or the path of a file"),
+        (
+            '\'{"gradient_accumulation_kwargs": {"sync_each_batch": 2}}\'',
+            "sync_each_batch: must be true or false, not 2",
+        ),
+    ],
+)
+def test_a_wrong_configuration_of_accelerate_on_the_command_line(tmp_path, given, told):
+    line = f"accelerate launch train.py --per_device_train_batch_size 1 --max_steps 9 --accelerator_config {given}\n"
+    model = written(tmp_path, config__json=json.dumps(MODELS["qwen2_7b"][0]))
+    with pytest.raises(ScenarioError, match=told):
+        imported([*written(tmp_path, run__sh=line), *model], Options(), "x")
+
+
+def test_a_file_of_accelerate_is_no_fault(tmp_path):
+    line = "accelerate launch train.py --per_device_train_batch_size 1 --max_steps 9 --accelerator_config more.json\n"
+    model = written(tmp_path, config__json=json.dumps(MODELS["qwen2_7b"][0]))
+    made = imported([*written(tmp_path, run__sh=line), *model], Options(), "x")
+    assert any("accelerator_config" in key for keys in made.unread.values() for key in keys)
 
 
 def test_the_order_of_a_pipeline(tmp_path):
