@@ -222,10 +222,8 @@ def _server_groups(topology: Topology, templates: Sequence[ServerTemplate], *, p
         end = topology.first(template.vertex + template.count * template.size)
         if end - link != groups[-1].width * template.count:
             return None
-        sources, begin = (
-            np.repeat(np.arange(template.size), degrees),
-            template.vertex + template.size * template.servers,
-        )
+        sources = np.repeat(np.arange(template.size), degrees)
+        begin = template.vertex + template.size * template.servers
         here = topology.source[link:end].reshape(template.count, -1)
         if (here != begin.astype(here.dtype) + sources.astype(here.dtype)).any():
             return None
