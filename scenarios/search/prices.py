@@ -24,7 +24,7 @@ import numpy as np
 
 from clustersim.scenarios.build.layer_probe import AGAIN, STOPPED, content
 from clustersim.simulator.engine.setup import Communication
-from clustersim.simulator.hardware.hashing import Indices
+from clustersim.simulator.hardware.hashing import Indices, distinct
 from clustersim.simulator.hardware.kernel import Kernel, measured
 from clustersim.simulator.network.library.communicator import Communicator
 from clustersim.simulator.network.plan import Flow, Phase, TransferPlan
@@ -231,9 +231,41 @@ class Transfers:
             kind = op.kind if isinstance(op, Collective) else ("message", *_ends(axis, ranks))
             key = axis.groups, kind, alone.algorithm, alone.protocol
         if key not in self._factors:
-            together = SimulationRun(self._at_once(op, axis, ranks), self.communicator).run().makespan
-            self._factors[key] = max(1.0, (together - (alone.alone - seconds)) / seconds)
+            factor = 1.0
+            if not self._undisturbed(op, axis, ranks):
+                together = SimulationRun(self._at_once(op, axis, ranks), self.communicator).run().makespan
+                factor = max(1.0, (together - (alone.alone - seconds)) / seconds)
+            self._factors[key] = factor
         return self._factors[key]
+
+    def _undisturbed(self, op: Op, axis: Axis | None, ranks: tuple[int, ...]) -> bool:
+        """Whether no link has less capacity than all groups use that do *op* at once: each takes as long as alone.
+
+        Isomorphic groups are in the same phase at all times, others in any.
+        """
+        together, cluster = self._together(op, axis, ranks), self.communicator.cluster
+        patterns, slots = self.communicator.placement(op, together)
+        used = np.zeros(len(cluster.links))
+        for pattern in distinct(patterns).tolist():
+            own = np.flatnonzero(patterns == pattern)
+            plan = self.communicator.plan(op, tuple(together[own[0]].tolist()))
+            most = np.zeros(len(used))
+            for phase in dict.fromkeys(_contended(plan)):
+                links = [rows.ravel() for rows in slots.some(own).everywhere_of([flow.rows for flow in phase.flows])]
+                rates = [np.tile(flow.alone * flow.weights, len(own)) for flow in phase.flows]
+                np.maximum(most, np.bincount(np.concatenate(links), np.concatenate(rates), len(used)), out=most)
+            used += most
+        crossed = np.flatnonzero(used)
+        return bool((used[crossed] <= cluster.bandwidths_of(crossed) * (1 + NEAR)).all())
+
+    def _together(self, op: Op, axis: Axis | None, ranks: tuple[int, ...]) -> Indices:
+        """Return the groups of ranks that do *op* at once with *ranks*, of shape ``(groups, ranks)``."""
+        if axis is None:
+            return np.arange(len(self.communicator.devices))[:, None]
+        if isinstance(op, Collective):
+            return np.array([group for group in axis.groups if len(group) == len(ranks)])
+        ends = _ends(axis, ranks)
+        return np.array([[group[end] for end in ends] for group in axis.groups if len(group) > max(ends)])
 
     def _at_once(self, op: Op, axis: Axis | None, ranks: tuple[int, ...]) -> Schedule:
         """Return the schedule in which all groups of *axis* as large as that of *ranks* do *op* at once.
@@ -249,16 +281,14 @@ class Transfers:
         over = family(op.over)
         if isinstance(op, Collective):
             roles = [Program("all", (replace(op, over=over, after=()),))]
-            places = [(rank, 1) for group in axis.groups if len(group) == len(ranks) for rank in group]
         else:
             sender, receiver = _ends(axis, ranks)
             send = Send(name="send", over=over, peer=receiver, nbytes=op.nbytes)
             receive = Recv(name="receive", over=over, peer=sender, nbytes=op.nbytes)
             roles = [Program("sender", (send,)), Program("receiver", (receive,))]
-            groups = [group for group in axis.groups if len(group) > max(sender, receiver)]
-            places = [pair for group in groups for pair in ((group[sender], 1), (group[receiver], 2))]
-        for rank, number in places:
-            program_of[rank] = number
+        for group in self._together(op, axis, ranks).tolist():
+            for place, rank in enumerate(group):
+                program_of[rank] = 1 + min(place, len(roles) - 1)
         return Schedule(Mesh(world, {over: axis}), (Program("idle", ()), *roles), tuple(program_of))
 
 
@@ -288,6 +318,9 @@ def _ends(axis: Axis, ranks: tuple[int, ...]) -> tuple[int, int]:
     assert places[1] is not None
     return places[0][1], places[1][1]
 
+
+NEAR = 1e-9
+"""Relative rounding of a sum of shares of a link."""
 
 _Place = tuple[Hashable, tuple[int, ...]]
 

@@ -20,8 +20,11 @@ DEGREES = ("tp", "cp", "ep", "pp")
 FORMATS = ("precision",)
 """Keys of which all other values are compared so."""
 
-LOOKED_AT = 8
+LOOKED_AT = 4
 """Candidates that are estimated to find the fastest one of a kind: those with the lowest bounds."""
+
+REJECTED_LOOKED_AT = 8
+"""Candidates that memory rejects of which the one that needs least is found: those with the lowest bounds."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Reasons:
         bounds = self.planner.bounds
         rejected = [one for one in self.planner.candidates if self.planner.kind(one) == MEMORY]
         rejected.sort(key=lambda one: bounds[one.key].nbytes)
-        near = self.planner.maybe_faster(rejected, self.best.seconds, LOOKED_AT)
+        near = self.planner.maybe_faster(rejected, self.best.seconds, REJECTED_LOOKED_AT)
         beside = [one.candidate for one in neighbours if one.judged and one.judged.result["need_bytes"] > self.capacity]
         nearest = self._least_memory([*near, *beside], self.best.seconds)
         if nearest is None:
@@ -131,7 +134,7 @@ class Reasons:
     def _least_too_large(self, rejected: Sequence[Candidate]) -> Candidate:
         """Return the candidate that needs least of those that would be faster than the best; else of all."""
         near = sorted(rejected, key=lambda one: self.planner.bounds[one.key].nbytes)
-        some = self.planner.maybe_faster(near, self.best.seconds, LOOKED_AT) or near[:LOOKED_AT]
+        some = self.planner.maybe_faster(near, self.best.seconds, REJECTED_LOOKED_AT) or near[:REJECTED_LOOKED_AT]
         return self._least_memory(some) or some[0]
 
     def _least_memory(self, some: Sequence[Candidate], below: float = inf) -> Candidate | None:

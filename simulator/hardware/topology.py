@@ -91,6 +91,10 @@ class NamesOf(Sequence[str]):
         return isinstance(other, NamesOf | tuple) and self._all == tuple(other)
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash(self._all)  # equal to that of an equal tuple
 
     def __repr__(self) -> str:

@@ -100,6 +100,12 @@ class TemplatedOps(Sequence[Op]):
         made._keep(tuple(templates[number] for number in used), which, micro_batches)
         return made
 
+    def mapped(self, templates: Sequence[tuple[Op, ...]]) -> TemplatedOps:
+        """The same blocks with these *templates*, one for each of its own."""
+        made = TemplatedOps.__new__(TemplatedOps)
+        made._keep(tuple(templates), self.which, self.micro_batches)
+        return made
+
     def _keep(self, templates: tuple[tuple[Op, ...], ...], which: Numbers, micro_batches: Numbers) -> None:
         self.templates, self.which, self.micro_batches = templates, which, micro_batches
         self._of_kinds: dict[tuple[type[Op], ...], tuple[list[int], list[Op]]] = {}
@@ -279,7 +285,7 @@ class Program:
 
     def distinct(self, *kinds: type[Op]) -> Iterator[Op]:
         """The ops of each template once, placeholders kept; those of *kinds*, if any are given."""
-        ops = chain.from_iterable(ops for ops, _ in self.templates())
+        ops = chain.from_iterable(self.templated.templates)
         return (op for op in ops if isinstance(op, kinds)) if kinds else ops
 
     def computations(self) -> Iterator[Compute]:
@@ -334,7 +340,7 @@ class Program:
             return change(op) if only is None or op.name in only else (op,)
 
         mapped = [tuple(new for op in template for new in changed(op)) for template in ops.templates]
-        return self.with_templated_ops(TemplatedOps.from_columns(mapped, ops.which, ops.micro_batches))
+        return self.with_templated_ops(ops.mapped(mapped))
 
     def materialise(self, micro_batches: Collection[int | None] | None = None) -> Program:
         """The program with no placeholders in the blocks of these *micro_batches* (default: all)."""

@@ -32,7 +32,7 @@ from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.mesh import NOWHERE, axis_of
 from clustersim.simulator.schedule.ops import Collective, Compute, Op, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
-from clustersim.simulator.schedule.program import Program, TemplatedOps
+from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.gradients import actions
 from clustersim.workloads.memory.compute import PIPELINE
@@ -365,7 +365,7 @@ def _before_update(program: Program, op: Op) -> Program:
     """*program* with *op* first in the block that has its optimizer step."""
     ops = program.templated
     templates = [(op, *own) if any(map(_is_update, own)) else own for own in ops.templates]
-    return program.with_templated_ops(TemplatedOps.from_columns(templates, ops.which, ops.micro_batches))
+    return program.with_templated_ops(ops.mapped(templates))
 
 
 def _beside_updates(program: Program, op: Collective, updates: Sequence[Action], late: int) -> Program:
@@ -385,7 +385,7 @@ def _beside_updates(program: Program, op: Collective, updates: Sequence[Action],
             templates[template] = (*own[:update], beside, *own[update:])
         computed = [one.name for one in own if isinstance(one, Compute)]
         last = ops.block(number).name(computed[-1]) if computed else last
-    return program.with_templated_ops(TemplatedOps.from_columns(templates, ops.which, ops.micro_batches))
+    return program.with_templated_ops(ops.mapped(templates))
 
 
 def _is_update(op: Op) -> bool:

@@ -30,7 +30,7 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Count, Section
 from clustersim.simulator.schedule.ops import Collective, Compute, Op
 from clustersim.simulator.schedule.pipeline_order import Action
-from clustersim.simulator.schedule.program import Program, TemplatedOps
+from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -354,4 +354,4 @@ def _on(op: Collective, over: str) -> bool:
 def _by_template(program: Program, change: Callable[[Ops], Iterator[Op]]) -> Program:
     ops = program.templated
     mapped = [tuple(change(tuple(template))) for template in ops.templates]
-    return program.with_templated_ops(TemplatedOps.from_columns(mapped, ops.which, ops.micro_batches))
+    return program.with_templated_ops(ops.mapped(mapped))

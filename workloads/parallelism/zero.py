@@ -154,6 +154,12 @@ class Zero(ReducingMethod):
         later = software.gather_ahead or software.zero_parameters == "broadcast"
         return (reduced,) if later else (reduced, "all_gather")
 
+    @property
+    def least_exchanges(self) -> Mapping[str, int]:
+        """In stage 3 gathers before the forward and before the backward pass; a bucket has gradients of many layers."""
+        plain = self.groups is None and self.compression is None
+        return {"all_gather": 2} if self.stage == 3 and plain else {}
+
     def copies(self, model: Model, software: Software, dtype: str) -> BucketCopies:
         """Those of *software*, up to stage 2."""
         return bucket_copies(software, model) if "parameters" not in self.sharded else NO_COPIES

@@ -95,6 +95,10 @@ def lower(setup: Setup, *, kept: Iterable[int] | None = None, totals: bool = Tru
     return _Lowerer(setup).lower(None if kept is None else set(kept), totals, record)
 
 
+_FIELDS = ("kind", "server", "holds", "priority", "part")
+"""Of an op in the arrays: those that follow from the op of its template alone."""
+
+
 class _Lowerer:
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
@@ -186,16 +190,23 @@ class _Lowerer:
         """The ops of *program*, in its order, without dependencies and memory."""
         ops = np.zeros(len(program.ops), OP)
         ops["index"] = np.arange(len(ops))
-        ops["kind"] = program.column(_kind, np.int32)
+        templated = program.templated
+        of_templates = [self._fields(op) for template in templated.templates for op in template]
+        found = np.array(of_templates, np.int32).reshape(-1, len(_FIELDS))[templated.places]
+        for place, name in enumerate(_FIELDS):
+            ops[name] = found[:, place]
         timed = ops["kind"] < COMMUNICATION
         ops["duration"] = np.where(timed, np.cumsum(timed) - 1, NONE)
         ops["request"] = self.setup.schedule.matching.request[number]
         ops["key"] = self.setup.schedule.matching.key[number]
-        ops["server"] = program.column(self._server, np.int32)
-        ops["holds"] = program.column(lambda op: isinstance(op, Compute) and op.holds, np.int32)
-        ops["priority"] = program.column(lambda op: op.priority if isinstance(op, Compute) else 0, np.int32)
-        ops["part"] = program.column(lambda op: self.parts[part_of(op)], np.int32)
         return ops
+
+    def _fields(self, op: Op) -> tuple[int, ...]:
+        """The `_FIELDS` of *op*."""
+        part = self.parts[part_of(op)]
+        if not isinstance(op, Compute):
+            return _kind(op), self._server(op), 0, 0, part
+        return _kind(op), self._server(op), int(op.holds), op.priority, part
 
     def _server(self, op: Op) -> int:
         if op.at_server is None:
