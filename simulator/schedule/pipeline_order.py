@@ -18,6 +18,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,7 +71,7 @@ class Action(NamedTuple):
 _PAIR = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Order:
     """One row of actions per pipeline rank.
 
@@ -108,17 +109,17 @@ class Order:
             raise ScheduleError("the order is empty; write a row of actions per pipeline rank, e.g. 0F0,0B0")
         return cls(tuple(rows), frozenset(overlapped))
 
-    @property
+    @cached_property
     def stages(self) -> int:
         """The number of stages, virtual stages included: one more than the highest that occurs."""
         return 1 + max(action.stage for row in self.rows for action in row)
 
-    @property
+    @cached_property
     def micro_batches(self) -> int:
         """The number of micro-batches: one more than the highest that occurs."""
         return 1 + max((a.micro_batch for row in self.rows for a in row if a.micro_batch is not None), default=-1)
 
-    @property
+    @cached_property
     def asynchronous(self) -> bool:
         """True if the order has optimizer actions. Otherwise the optimizer runs at the end of the step."""
         return any(action.phase == "O" for row in self.rows for action in row)

@@ -159,21 +159,29 @@ def updated_stages(program: Program) -> dict[str, frozenset[int]]:
 
 def final_backwards(program: Program, updates: Mapping[str, frozenset[int]]) -> set[Action]:
     """The last B or W of each stage before each optimizer step: its gradients are complete then."""
-    last: dict[int, Action] = {}
-    final: set[Action] = set()
-    for _, action in actions(program, "BWO"):
-        if action.phase != "O":
-            last[action.stage] = action
-        else:
-            final.update(last.pop(stage) for stage in updates[str(action)] & set(last))
-    return final | set(last.values())
+    stages = {op.action.stage for phase in "BW" for op in program.in_phase(phase) if op.action}
+    final, left, wanted = set[Action](), len(updates), set(stages)
+    for _, action in actions(program, "BWO", from_end=True):
+        if action.phase == "O":
+            left -= 1
+            wanted |= stages & updates[str(action)]
+        elif action.stage in wanted:
+            wanted.remove(action.stage)
+            final.add(action)
+        if not (left or wanted):
+            break
+    return final
 
 
-def actions(program: Program, phases: str) -> Iterator[tuple[int, Action]]:
-    """(number of the block, action) of the actions of *phases* that *program* computes, in order of issue."""
-    ops = program.templated
-    of = [_actions(template, phases) for template in ops.templates]
-    for number, (template, own) in enumerate(zip(ops.which.tolist(), ops.micro_batches.tolist(), strict=True)):
+def actions(program: Program, phases: str, *, from_end: bool = False) -> Iterator[tuple[int, Action]]:
+    """(number of the block, action) of the actions of *phases* that *program* computes, in order of issue.
+
+    *from_end*: from the last one to the first.
+    """
+    ops, step = program.templated, -1 if from_end else 1
+    of = [_actions(template, phases)[::step] for template in ops.templates]
+    blocks = zip(range(len(ops.which)), ops.which.tolist(), ops.micro_batches.tolist(), strict=True)
+    for number, template, own in list(blocks)[::step]:
         for phase, stage, micro_batch in of[template]:
             yield number, Action(phase, stage, own if micro_batch == PLACEHOLDER else micro_batch)
 
@@ -201,7 +209,7 @@ def after_backward(program: Program, parts: Mapping[int, Sequence[Bucket]]) -> d
     last = {action.stage: layer for action, layer in backward_ops(program)}
     if len(set(updated_stages(program).values())) > 1:
         return {stage: [changed(part, layer=last[stage]) for part in own] for stage, own in parts.items()}
-    end = list(actions(program, "BW"))[-1][1].stage
+    end = next(actions(program, "BW", from_end=True))[1].stage
     every = [changed(part, layer=last[end]) for own in parts.values() for part in own]
     return {stage: every if stage == end else [] for stage in parts}
 

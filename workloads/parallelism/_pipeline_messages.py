@@ -138,14 +138,14 @@ def message_plans(
     home: dict[_Plain, tuple[int, Action]]
     home = {action: (rank, action) for rank, row in enumerate(rows) for action in row}
     plans = [MessagePlan() for _ in rows]
-    known: dict[Hashable, PipelineMessage] = {}
     for rank, row in enumerate(rows):
+        known: dict[Hashable, PipelineMessage] = {}
         for made in row:
             for successor in successors(made):
                 receiver, wanted = home.get(successor, (rank, made))
                 if receiver == rank:
                     continue
-                ends = made[:2], wanted[:2], rank, receiver
+                ends = made.phase, made.stage, wanted.phase, receiver
                 if ends not in known:
                     nbytes = boundary[min(made.stage, wanted.stage)]
                     templates = _template(made), _template(wanted)

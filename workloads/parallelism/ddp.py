@@ -177,7 +177,7 @@ def _whole(program: Program, parts: Mapping[int, Sequence[Bucket]], no_sync: boo
     last = {action.stage: layer for action, layer in backward_ops(program)}
     by_stage = {stage: list(own) for stage, own in parts.items()}
     if no_sync and last:
-        end = list(actions(program, "BW"))[-1][1].stage
+        end = next(actions(program, "BW", from_end=True))[1].stage
         every = [part for own in parts.values() for part in own]
         by_stage = {stage: every if stage == end else [] for stage in parts}
     return {stage: _merged(own, last[stage]) if own else [] for stage, own in by_stage.items()}

@@ -125,9 +125,7 @@ class CompiledExecution:
             if times
         )
         return Outcome(
-            columns={
-                rank: self._columns(place) for place, rank in enumerate(self.lowering.ranks) if self._keeps(place)
-            },
+            columns=self._columns(),
             flows=self.lowering.flows,
             flow_bytes=state.flows["nbytes"],
             intervals=RateIntervals(*(np.ascontiguousarray(intervals[name]) for name in RateIntervals._fields)),
@@ -144,17 +142,22 @@ class CompiledExecution:
         schedule = lowering.setup.schedule
         return totals(schedule, lowering.ranks, lowering.parts, self.low, self.state, self.first_step, bins)
 
-    def _keeps(self, place: int) -> bool:
-        return bool(self.low.ranks["first_span"][place] != NONE)
-
-    def _columns(self, place: int) -> Columns:
-        """The spans of the rank at *place*."""
-        first, steps = self.low.ranks["first_span"][place], self.low.options["steps"][0]
-        program = self.low.ranks["program"][place]
-        count = int(self.low.programs["ops"][program])
-        spans = self.state.spans[first : first + count * steps]
-        fields = {name: np.ascontiguousarray(spans[name]) for name in ("ready", "begin", "end", "communication")}
-        return Columns(np.tile(np.arange(count), steps), np.repeat(np.arange(steps), count), **fields)
+    def _columns(self) -> dict[int, Columns]:
+        """The spans of the ranks that keep them, by rank. Ranks of one program share the columns of ops and steps."""
+        ops, steps = self.low.programs["ops"], int(self.low.options["steps"][0])
+        shared: dict[int, tuple[Array, Array]] = {}
+        found = {}
+        for place, rank in enumerate(self.lowering.ranks):
+            first, program = self.low.ranks["first_span"][place], int(self.low.ranks["program"][place])
+            if first == NONE:
+                continue
+            if program not in shared:
+                count = int(ops[program])
+                shared[program] = np.tile(np.arange(count), steps), np.repeat(np.arange(steps), count)
+            spans = self.state.spans[first : first + len(shared[program][0])]
+            fields = {name: np.ascontiguousarray(spans[name]) for name in ("ready", "begin", "end", "communication")}
+            found[rank] = Columns(*shared[program], **fields)
+        return found
 
     def _waiting(self) -> list[Waiting]:
         """The unfinished streams, each with what it waits for."""

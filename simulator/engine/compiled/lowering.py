@@ -108,7 +108,7 @@ class _Lowerer:
         self.programs = [self.schedule.programs[number] for number in self.used]
         self.parts = {name: number for number, name in enumerate(keys(self.schedule))}
         self.server_names: dict[str, int] = {}
-        self.streams: list[list[str]] = []
+        self.streams = [list(dict.fromkeys(op.stream for op in program.distinct())) for program in self.programs]
 
     def lower(self, kept: set[int] | None, totals: bool, record: bool) -> Lowering:
         structure = self._structure()
@@ -136,21 +136,22 @@ class _Lowerer:
 
     def _structure(self) -> dict[str, Array]:
         """The arrays of programs, queues, ops, dependencies and amounts of memory, by name."""
-        ops: list[Array] = []
+        # a queue has a record more than ops, which marks its end, and so has the last one
+        records_ = [len(one.ops) + len(streams) for one, streams in zip(self.programs, self.streams, strict=True)]
+        ops = np.zeros(sum(records_) + 1, OP)
         dependencies_, amounts, queues = [], [], [0]
         sizes = {"dependencies": 0, "amounts": 0}
-        for number, program in zip(self.used, self.programs, strict=True):
-            own, lengths, waits, held = self._of_program(program, number)
+        *parts, last = np.split(ops, np.cumsum(records_))
+        for place, own in enumerate(parts):
+            lengths, waits, held = self._of_program(place, own)
             queues += list(accumulate((length + 1 for length in lengths), initial=queues[-1]))[1:]
             own["first_dependency"] += sizes["dependencies"]
             own["first_allocation"] += sizes["amounts"]
             own["first_free"] += sizes["amounts"]
             sizes["dependencies"] += len(waits)
             sizes["amounts"] += len(held)
-            ops.append(own)
             dependencies_.append(waits)
             amounts.append(held)
-        last = np.zeros(1, OP)
         last["first_dependency"], last["first_allocation"] = sizes["dependencies"], sizes["amounts"]
         programs = np.zeros(len(self.programs) + 1, PROGRAM)
         programs["ops"][:-1] = [len(program.ops) for program in self.programs]
@@ -158,25 +159,26 @@ class _Lowerer:
         return {
             "programs": programs,
             "queues": np.array(queues, np.int64).astype(QUEUE),
-            "ops": np.concatenate([*ops, last]),
+            "ops": ops,
             "dependencies": np.concatenate([np.zeros(0, DEPENDENCY), *dependencies_]),
             "amounts": np.concatenate([np.zeros(0, AMOUNT), *amounts]),
         }
 
-    def _of_program(self, program: Program, number: int) -> tuple[Array, list[int], Array, Array]:
-        """Of one program: its ops by queue, the lengths of the queues, its dependencies, its amounts of memory."""
-        count = len(program.ops)
-        names = list(dict.fromkeys(op.stream for op in program.distinct()))
-        self.streams.append(names)
+    def _of_program(self, number: int, ops: Array) -> tuple[list[int], Array, Array]:
+        """Of one of the programs: the lengths of its queues, its dependencies, its amounts of memory.
+
+        *ops*: its ops by queue, which are filled in.
+        """
+        program, names, count = self.programs[number], self.streams[number], len(self.programs[number].ops)
         stream = program.column(lambda op: names.index(op.stream), np.int64)
         issued = np.argsort(stream, kind="stable")
         lengths = np.bincount(stream, minlength=len(names))
         position = np.empty(count, np.int64)
         position[issued] = np.arange(count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         place = (np.cumsum(lengths + 1) - lengths - 1)[stream] + position
-        ops = np.zeros(count + len(names), OP)
         ops["kind"] = END
-        ops[place] = self._ops(program, number)
+        for name, values in self._ops(program, self.used[number]).items():
+            ops[name][place] = values
         waiting, awaited = dependencies(program)
         ops["watched"][place[awaited]] = 1
         order = np.argsort(place[waiting], kind="stable")
@@ -184,22 +186,22 @@ class _Lowerer:
         waits["queue"], waits["position"] = stream[awaited][order], position[awaited][order]
         ops["first_dependency"] = np.searchsorted(place[waiting][order], np.arange(len(ops)))
         held, ops["first_allocation"], ops["first_free"] = _amounts(program, place, len(ops))
-        return ops, lengths.tolist(), waits, held
+        return lengths.tolist(), waits, held
 
-    def _ops(self, program: Program, number: int) -> Array:
-        """The ops of *program*, in its order, without dependencies and memory."""
-        ops = np.zeros(len(program.ops), OP)
-        ops["index"] = np.arange(len(ops))
+    def _ops(self, program: Program, number: int) -> dict[str, Any]:
+        """By name the fields of the ops of *program*, in its order, without dependencies and memory."""
         templated = program.templated
         of_templates = [self._fields(op) for template in templated.templates for op in template]
         found = np.array(of_templates, np.int32).reshape(-1, len(_FIELDS))[templated.places]
-        for place, name in enumerate(_FIELDS):
-            ops[name] = found[:, place]
-        timed = ops["kind"] < COMMUNICATION
-        ops["duration"] = np.where(timed, np.cumsum(timed) - 1, NONE)
-        ops["request"] = self.setup.schedule.matching.request[number]
-        ops["key"] = self.setup.schedule.matching.key[number]
-        return ops
+        fields = dict(zip(_FIELDS, found.T, strict=True))
+        timed, matching = fields["kind"] < COMMUNICATION, self.setup.schedule.matching
+        return {
+            **fields,
+            "index": np.arange(len(found)),
+            "duration": np.where(timed, np.cumsum(timed) - 1, NONE),
+            "request": matching.request[number],
+            "key": matching.key[number],
+        }
 
     def _fields(self, op: Op) -> tuple[int, ...]:
         """The `_FIELDS` of *op*."""

@@ -183,7 +183,7 @@ def _host_seconds(kernel: Kernel, step: TrainingStep) -> float:
 
 def _completing(program: Program) -> dict[str, str]:
     """By layer, the name of the op that completes its gradients: of the last micro-batch."""
-    last = list(actions(program, "BW"))[-1][1].micro_batch
+    last = next(actions(program, "BW", from_end=True))[1].micro_batch
     made = backward_ops(program.materialise({last}))
     return {layer: names[-1] for (action, layer), names in made.items() if action.micro_batch == last}
 
@@ -257,5 +257,5 @@ def _inserted(program: Program, ops: Sequence[Op]) -> Program:
             op = replace(op, after=(*op.after, *(one.name for one in ops[-1:])))
         yield op
 
-    last = list(actions(program, "BW"))[-1][1].micro_batch
+    last = next(actions(program, "BW", from_end=True))[1].micro_batch
     return program.materialise({last}).map_ops(change)
