@@ -207,11 +207,19 @@ def test_the_bound_counts_stages_as_often_as_the_order_recomputes_them(schedule:
     assert 0.8 * estimate < least_seconds(estimator, scenario) <= estimate
 
 
-@pytest.mark.parametrize("pp", [1, 2])
-def test_the_bound_of_fsdp_counts_its_gathers(pp: int) -> None:
+@pytest.mark.parametrize(
+    ("pp", "data", "software"),
+    [
+        (1, {"method": "fsdp"}, "megatron"),
+        (2, {"method": "fsdp"}, "megatron"),
+        # without the host's hooks, which take longer than gathers
+        (1, {"method": "zero", "stage": 3}, "ideal"),
+    ],
+)
+def test_the_bound_of_sharded_parameters_counts_their_gathers(pp: int, data: dict[str, Any], software: str) -> None:
     # small micro-batches: the network is the bottleneck
     training = {"micro_batch_size": 1, "global_batch_size": 64}
-    scenario = job(parallelism={"pp": pp, "data": {"method": "fsdp"}}, training=training)
+    scenario = job(parallelism={"pp": pp, "data": data}, training=training, software=software)
     estimator = Estimator(scenario)
     estimate = estimator.estimate(scenario).seconds
     assert estimate is not None
@@ -284,6 +292,18 @@ def test_all_groups_of_an_axis_share_the_links(tp: int) -> None:
     assert plan.alone == pytest.approx(timeline.makespan, rel=1e-6)
     alone = network.collective("all_reduce", "dp", group, 64e6).alone
     assert plan.alone == pytest.approx(tp * alone, rel=0.05), "one NIC a node carries tp groups"
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_groups_that_fill_no_link_take_as_long_as_alone(tp: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each GPU has a NIC. No simulation is needed to know it."""
+    scenario = job(parallelism={"tp": tp}).changed({"cluster.node.nics": 4}, "a NIC for each GPU")
+    mesh, network = scenario.schedule().mesh, communicator(scenario)
+    op = Collective(name="sum", kind="all_reduce", over="dp", nbytes=64e6)
+    timeline = simulated(scenario, Schedule(mesh, (Program("rank", (op,)),), (0,) * mesh.world_size))
+    monkeypatch.delattr("clustersim.scenarios.search.prices.SimulationRun")
+    plan = Transfers(network).plan(op, mesh.axes["dp"], mesh.axes["dp"].groups[0])
+    assert plan.alone == pytest.approx(timeline.makespan, rel=1e-9)
 
 
 def test_all_messages_between_two_stages_share_the_links() -> None:
