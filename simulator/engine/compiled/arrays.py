@@ -53,13 +53,15 @@ DEPENDENCY = np.dtype([("queue", np.int32), ("position", np.int32)])
 AMOUNT = np.dtype([("pool", np.int32), ("category", np.int32), ("nbytes", np.float64)])
 """An amount of memory. *pool*: 0 for the memory of the rank's GPU, 1 for that of its host."""
 RANK = _record(
-    "program first_stream first_request first_duration duration_step first_span host gpu_pool host_pool", "multiplicity"
+    "program first_stream first_request first_duration duration_step abreast first_span host gpu_pool host_pool",
+    "multiplicity",
 )
-"""*duration_step*: how many durations one step has; 0 if all steps take the same. *first_span*: NONE if its spans are
-not kept. *multiplicity*: how many ranks of its class compute on its *host*."""
+"""*duration_step*: how many durations one step has; 0 if all steps take the same. *abreast*: it has every so-many-th of
+the durations from its first on. *first_span*: NONE if its spans are not kept. *multiplicity*: how many ranks of its
+class compute on its *host*."""
 ABREAST = 8
-"""A rank has every eighth of the durations from its first on. Those between are of other ranks of its program, which
-come to an op at about the same time: a line of the cache has the durations of one op for eight ranks."""
+"""So many ranks of a program at most have their durations side by side: they come to an op at about the same time, and a
+line of the cache has the durations of one op for all."""
 REQUEST = _record("channel plan partners")
 """*channel*: all communications between the same partners have the same one."""
 PLAN = _record("first_phase", "sms delivery")
@@ -135,7 +137,6 @@ LEVEL = _record("item", "level")
 EVENT = _record("entity", "time")
 ROOT = 3
 """The place of the first event in the heap, so that the four events under each begin at a multiple of four."""
-SPAN = _record("communication", "ready begin end")
 INTERVAL = _record("flow", "begin end rate")
 POOL_STATE = _record("", "total peak time")
 
@@ -169,13 +170,17 @@ class State(NamedTuple):
     levels: Array
     heap: Array
     places: Array  # by entity the place of its event in the heap
-    spans: Array
+    communication: Array  # by span
+    spans: Array  # (ready begin end, spans)
     plan_count: Array
     intervals: Array
     pools: Array
     held: Array  # (pools, categories)
     peak_held: Array  # (pools, categories)
 
+
+READY, BEGIN, END_OF_SPAN = range(3)
+"""Rows of `State.spans`."""
 
 (
     HEAP,
@@ -213,10 +218,11 @@ STATE_TYPES = dict(
             *(np.float64, np.int64, np.int64, np.int64, np.int64),
             *(STREAM_STATE, HEAD_STATE, RANK_STATE, np.int32, np.float64, HOST_STATE),
             *(SERVER_STATE, np.int64, COMMUNICATION_STATE, np.int64, TRANSFER_STATE, np.int64, FLOW_STATE, np.int64),
-            *(ENTRY_STATE, ROW_STATE, np.int64, np.int64, LEVEL, EVENT, np.int32, SPAN, np.int64, INTERVAL),
+            *(ENTRY_STATE, ROW_STATE, np.int64, np.int64, LEVEL, EVENT, np.int32),
+            *(np.int32, np.float64, np.int64, INTERVAL),
             *(POOL_STATE, np.float64, np.float64),
         ],
         strict=True,
     )
 )
-TWO_DIMENSIONS = {"under_way", "seconds", "held", "peak_held"}
+TWO_DIMENSIONS = {"under_way", "seconds", "spans", "held", "peak_held"}

@@ -22,9 +22,9 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from clustersim.simulator.engine.compiled.arrays import (
-    ABREAST,
     ADVANCING,
     BACKGROUND_BEGIN,
+    BEGIN,
     BUFFERED_SEND,
     CAPACITY,
     CHANGES,
@@ -32,6 +32,7 @@ from clustersim.simulator.engine.compiled.arrays import (
     COMMUNICATIONS,
     DIRTY,
     END,
+    END_OF_SPAN,
     ENDED,
     ENDING,
     FIRST_STEP,
@@ -43,6 +44,7 @@ from clustersim.simulator.engine.compiled.arrays import (
     INTERVALS,
     LOWERED_TYPES,
     NONE,
+    READY,
     RECEIVE,
     ROOT,
     SERVER,
@@ -350,7 +352,7 @@ def _precedes(number, other, low, s):
 def _seconds(number, op, low, s):
     rank = low.ranks[s.streams[number].rank]
     step = _step(number, low, s) if rank.duration_step else 0
-    return low.durations[rank.first_duration + ABREAST * (step * rank.duration_step + low.ops[op].duration)]
+    return low.durations[rank.first_duration + rank.abreast * (step * rank.duration_step + low.ops[op].duration)]
 
 
 # Network.
@@ -992,8 +994,8 @@ def _leave_head(number, op, low, s):
     stream = s.streams[number]
     rank = low.ranks[stream.rank]
     if rank.first_span != NONE:
-        span, head = s.spans[_span(rank, op, _step(number, low, s), low)], s.heads[number]
-        span.ready, span.begin, span.communication = head.ready, head.begin, head.communication
+        span, head = _span(rank, op, _step(number, low, s), low), s.heads[number]
+        s.spans[READY, span], s.spans[BEGIN, span], s.communication[span] = head.ready, head.begin, head.communication
     stream.posted += 1
     stream.head += 1
     _push(s.advancing, s.counts, ADVANCING, number)
@@ -1017,7 +1019,7 @@ def _end(number, low, s):
     if not stream.posted:
         _leave_head(number, op, low, s)
     if rank.first_span != NONE:
-        s.spans[_span(rank, op, step, low)].end = s.clock[0]
+        s.spans[END_OF_SPAN, _span(rank, op, step, low)] = s.clock[0]
     if low.ops[op].server != NONE and low.ops[op].kind != SERVER:
         _release(low.ops[op].server, s)
     stream.done += 1

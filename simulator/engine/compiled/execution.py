@@ -154,9 +154,8 @@ class CompiledExecution:
             if program not in shared:
                 count = int(ops[program])
                 shared[program] = np.tile(np.arange(count), steps), np.repeat(np.arange(steps), count)
-            spans = self.state.spans[first : first + len(shared[program][0])]
-            fields = {name: np.ascontiguousarray(spans[name]) for name in ("ready", "begin", "end", "communication")}
-            found[rank] = Columns(*shared[program], **fields)
+            own = slice(first, first + len(shared[program][0]))
+            found[rank] = Columns(*shared[program], *self.state.spans[:, own], self.state.communication[own])
         return found
 
     def _waiting(self) -> list[Waiting]:
@@ -236,7 +235,8 @@ def _state(lowering: Lowering) -> State:
         "levels": np.zeros(flows + rows + 2, arrays.LEVEL),
         "heap": _no_events(entities),
         "places": np.full(entities, NONE, np.int32),
-        "spans": np.full(int(lengths[kept].sum()), np.array((NONE, np.nan, np.nan, np.nan), arrays.SPAN)),
+        "communication": np.full(lengths[kept].sum(), NONE, np.int32),
+        "spans": np.full((3, lengths[kept].sum()), np.nan),
         "plan_count": np.zeros(len(lowering.plans), np.int64),
         "intervals": np.zeros(1 << 16, arrays.INTERVAL),
         "pools": np.zeros(pools, arrays.POOL_STATE),

@@ -47,7 +47,7 @@ from clustersim.simulator.engine.compiled.arrays import (
 )
 from clustersim.simulator.engine.pricing import Pricing
 from clustersim.simulator.engine.setup import Communication, Setup
-from clustersim.simulator.hardware.hashing import representatives_of
+from clustersim.simulator.hardware.hashing import distinct, representatives_of
 from clustersim.simulator.network.plan import Flow, TransferPlan
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.schedule.dependencies import dependencies
@@ -266,31 +266,33 @@ class _Lowerer:
 def _durations(setup: Setup, simulated: Sequence[int], ranks: Array) -> npt.NDArray[np.float64]:
     """The durations of the timed ops of *simulated* ranks, s. Ranks with equal durations share them.
 
-    Eight ranks of a program lie abreast. The index of the first duration of each rank is written to *ranks*.
+    Up to `ABREAST` ranks of a program lie side by side. Where the durations of each are is written to *ranks*.
     """
     schedule, pricing = setup.schedule, setup.pricing
-    used = {schedule.program_of[rank] for rank in simulated}
+    of_rank = schedule.program_numbers[simulated]
+    abreast = min(ABREAST, int(np.bincount(of_rank).max()))
+    used = distinct(of_rank).tolist()
     timed = {number: schedule.programs[number].column(_kind, np.int32) < COMMUNICATION for number in used}
-    of_rank = np.array([schedule.program_of[rank] for rank in simulated])
-    counts = np.array([timed[number].sum() for number in of_rank.tolist()], np.int64)
+    number_of = {number: int(one.sum()) for number, one in timed.items()}
+    counts = np.array([number_of[number] for number in of_rank.tolist()], np.int64)
     varies = pricing.variation.changes
-    lengths = ABREAST * counts * (schedule.steps if varies else 1)
+    lengths = abreast * counts * (schedule.steps if varies else 1)
     # the size for ranks that share nothing; what is not written to takes no memory
-    durations = np.empty(sum(int(lengths[of_rank == number][::ABREAST].sum()) for number in used))
+    durations = np.empty(sum(int(lengths[of_rank == number][::abreast].sum()) for number in used))
     known: dict[Hashable, int] = {}
     free: dict[int, list[int]] = {number: [] for number in used}
     size = 0
-    for place, rank in enumerate(simulated):
-        key, program = pricing.durations_key(rank), schedule.program_of[rank]
+    for place, (rank, program) in enumerate(zip(simulated, of_rank.tolist(), strict=True)):
+        key = pricing.durations_key(rank)
         if key not in known:
             if not free[program]:
-                free[program] = list(range(size, size + ABREAST))[::-1]
+                free[program] = list(range(size, size + abreast))[::-1]
                 size += int(lengths[place])
             own = pricing.durations(rank)[:, timed[program]]
             known[key] = free[program].pop()
-            durations[known[key] : known[key] + lengths[place] : ABREAST] = (own if varies else own[:1]).ravel()
+            durations[known[key] : known[key] + lengths[place] : abreast] = (own if varies else own[:1]).ravel()
         ranks["first_duration"][place] = known[key]
-    ranks["duration_step"][:-1] = counts if varies else 0
+    ranks["duration_step"][:-1], ranks["abreast"] = counts if varies else 0, abreast
     return durations[:size]
 
 
