@@ -60,8 +60,8 @@ RANK = _record(
 the durations from its first on. *first_span*: NONE if its spans are not kept. *multiplicity*: how many ranks of its
 class compute on its *host*."""
 ABREAST = 8
-"""So many ranks of a program at most have their durations side by side: they come to an op at about the same time, and a
-line of the cache has the durations of one op for all."""
+"""So many ranks of a program at most have their durations side by side: they come to an op at about the same time, and
+a line of the cache has the durations of one op for all."""
 REQUEST = _record("channel plan partners")
 """*channel*: all communications between the same partners have the same one."""
 PLAN = _record("first_phase", "sms delivery")

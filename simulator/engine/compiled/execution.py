@@ -155,7 +155,8 @@ class CompiledExecution:
                 count = int(ops[program])
                 shared[program] = np.tile(np.arange(count), steps), np.repeat(np.arange(steps), count)
             own = slice(first, first + len(shared[program][0]))
-            found[rank] = Columns(*shared[program], *self.state.spans[:, own], self.state.communication[own])
+            ready, begin, end = self.state.spans[:, own]
+            found[rank] = Columns(*shared[program], ready, begin, end, self.state.communication[own])
         return found
 
     def _waiting(self) -> list[Waiting]:
