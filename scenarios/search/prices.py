@@ -8,9 +8,9 @@ beside other layers.
 Prices of transfers: the duration of each communication when all groups of its axis communicate at once.
 
 The plan is that of the engine. Groups of an axis share links, so their transfers take longer than on idle links by a
-factor. It does not depend on the bytes, so one simulation of all groups finds it for each algorithm. Collectives of an
-axis that run at once, such as ZeRO's gathers and reductions, share the links that limit them. Between axes there is no
-contention here.
+factor. It does not depend on the bytes, so one simulation of all groups finds it for each algorithm, and none is needed
+if they fill no link. Collectives of an axis that run at once, such as ZeRO's gathers and reductions, share the links
+that limit them. Between axes there is no contention here.
 
 Rank classes with one rank for each program, on transfers of known durations.
 """

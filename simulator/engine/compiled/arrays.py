@@ -170,7 +170,7 @@ class State(NamedTuple):
     levels: Array
     heap: Array
     places: Array  # by entity the place of its event in the heap
-    communication: Array  # by span
+    span_communication: Array  # by span
     spans: Array  # (ready begin end, spans)
     plan_count: Array
     intervals: Array

@@ -995,7 +995,8 @@ def _leave_head(number, op, low, s):
     rank = low.ranks[stream.rank]
     if rank.first_span != NONE:
         span, head = _span(rank, op, _step(number, low, s), low), s.heads[number]
-        s.spans[READY, span], s.spans[BEGIN, span], s.communication[span] = head.ready, head.begin, head.communication
+        s.spans[READY, span], s.spans[BEGIN, span] = head.ready, head.begin
+        s.span_communication[span] = head.communication
     stream.posted += 1
     stream.head += 1
     _push(s.advancing, s.counts, ADVANCING, number)

@@ -156,7 +156,7 @@ class CompiledExecution:
                 shared[program] = np.tile(np.arange(count), steps), np.repeat(np.arange(steps), count)
             own = slice(first, first + len(shared[program][0]))
             ready, begin, end = self.state.spans[:, own]
-            found[rank] = Columns(*shared[program], ready, begin, end, self.state.communication[own])
+            found[rank] = Columns(*shared[program], ready, begin, end, self.state.span_communication[own])
         return found
 
     def _waiting(self) -> list[Waiting]:
@@ -236,7 +236,7 @@ def _state(lowering: Lowering) -> State:
         "levels": np.zeros(flows + rows + 2, arrays.LEVEL),
         "heap": _no_events(entities),
         "places": np.full(entities, NONE, np.int32),
-        "communication": np.full(lengths[kept].sum(), NONE, np.int32),
+        "span_communication": np.full(lengths[kept].sum(), NONE, np.int32),
         "spans": np.full((3, lengths[kept].sum()), np.nan),
         "plan_count": np.zeros(len(lowering.plans), np.int64),
         "intervals": np.zeros(1 << 16, arrays.INTERVAL),
