@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, OPERAND_BYTES, Kernel
+from clustersim.simulator.hardware.kernel import BYTES, EXECUTED, Kernel
 from clustersim.simulator.hardware.matrix_products import Tiling, attention_seconds, one_product, padded_flops
 from clustersim.simulator.hardware.slowest import expected_maximum
 from clustersim.simulator.reading.dataclass import dataclass
@@ -76,10 +76,13 @@ fmha_api.cpp, run_fmha_fwd), and of the second, of which any head is padded to a
 CUDNN_COLUMNS = 4128
 """The same of cuDNN's: 8,192 causal positions, the middle of those that were measured."""
 
-BLOCK_ACCESSES = 5.4e9
-"""Elements a second that one SM reads and writes for a kernel with one block of threads for each channel. Measured on
-one H200 (torch 2.11, cuDNN): the 53 batch norms of ResNet-50 with contiguous images, 2.84e9 elements of 256 samples,
-take 13.9 ms forward (3 accesses) and 24.5 ms backward (5) in fp16, and 13.8 and 27.5 ms in fp32."""
+SINGLE_ACCESSES = 5.4e9
+"""Elements a second that one SM reads and writes one at a time. Measured with torch 2.11 on one H100 and one H200, with
+equal SMs and unequal memories: casts from 16 bits to fp32, operands of unequal types, rows and columns that are
+broadcast and copies that exchange dimensions take 4.5e9 to 6.0e9 on the one and 5.1e9 to 6.4e9 on the other, while
+plain copies take 1.4 times as long on the one as on the other. So do kernels with one block of threads for each channel
+(cuDNN): the 53 batch norms of ResNet-50 with contiguous images, 2.84e9 elements of 256 samples, take 13.9 ms forward (3
+accesses) and 24.5 ms backward (5) in fp16, and 13.8 and 27.5 ms in fp32, on the H200."""
 
 OPERATOR_SECONDS = 8e-6
 """Host time of an eager operator of PyTorch, dispatched from Python: 5 to 10 us (the `launch` of the stack ``ddp``)."""
@@ -427,9 +430,8 @@ class Accelerator:
     def memory_seconds(self, kernel: Kernel) -> float:
         """Return the time in which *kernel* reads and writes its bytes, s."""
         seconds = kernel.nbytes / (self.memory_bandwidth * self.memory_efficiency)
-        if kernel.blocks and self.sms:
-            rate = min(kernel.blocks, self.sms) * BLOCK_ACCESSES
-            seconds = max(seconds, kernel.nbytes / OPERAND_BYTES[kernel.precision] / rate)
+        if kernel.accesses and self.sms:
+            seconds = max(seconds, kernel.accesses / (min(kernel.blocks or self.sms, self.sms) * SINGLE_ACCESSES))
         return seconds
 
     def _on_matrix_units(self, kernel: Kernel, rate: float) -> float:

@@ -85,11 +85,12 @@ class Kernel:
     or ``backward`` of fused attention; its *shape* is (batch x heads x products, rows, columns, head size). *aligned*:
     the rows of its matrices begin at multiples of `ALIGNMENT` bytes. *rows*, *depths*: m or k of each product of a
     launch of unequal ones, whose *shape* has their number and the mean. *random_rows*: m of each is the mean of a count
-    of tokens, which varies. *blocks*: of threads in all, if these are few, so that SMs are idle or move little each; 0:
-    enough. *operators*: further small operators of the framework that the host dispatches for it.
-    *products*: those of a grouped launch, which some libraries launch one by one. *copies*: the ranks that compute the
-    same result; MFU counts it once. *of_weights*: the result of a product is the gradient of weights, which a stack may
-    add to a sum within the product. *operation*: what it does, and for which operator; its cost, and whether it is
+    of tokens, which varies. *accesses*: elements that threads read and write one at a time; 0: several at a time, so
+    that memory is the limit. *blocks*: of threads in all, if these are few, so that SMs are idle, and read and write
+    one element at a time; 0: enough. *operators*: further small operators of the framework that the host dispatches for
+    it. *products*: those of a grouped launch, which some libraries launch one by one. *copies*: the ranks that compute
+    the same result; MFU counts it once. *of_weights*: the result of a product is the gradient of weights, which a stack
+    may add to a sum within the product. *operation*: what it does, and for which operator; its cost, and whether it is
     equal to another kernel, do not depend on it.
     """
 
@@ -106,6 +107,7 @@ class Kernel:
     depths: tuple[int, ...] = ()
     products: int = 0
     random_rows: bool = False
+    accesses: float = 0.0
     blocks: int = 0
     operators: int = 0
     copies: int = 1
@@ -190,11 +192,24 @@ def memory_bound(
     precision: str = "fp32",
     launches: int = 1,
     operators: int = 0,
+    accesses: float = 0.0,
     blocks: int = 0,
     operation: Operation | None = None,
 ) -> Kernel:
-    """Return an elementwise, normalising or copying kernel: *nbytes* are read and written, arithmetic is hidden."""
-    return Kernel(0.0, nbytes, None, precision, None, launches, operators=operators, blocks=blocks, operation=operation)
+    """Return an elementwise, normalising or copying kernel: *nbytes* are read and written, arithmetic is hidden.
+
+    *accesses*, *blocks*: as a `Kernel` has them; those of few blocks are all elements.
+    """
+    accesses = nbytes / OPERAND_BYTES[precision] if blocks else accesses
+    return Kernel(
+        nbytes=nbytes,
+        precision=precision,
+        launches=launches,
+        accesses=accesses,
+        blocks=blocks,
+        operators=operators,
+        operation=operation,
+    )
 
 
 def measured(seconds: float, flops: float = 0.0, operation: Operation = MEASURED) -> Kernel:

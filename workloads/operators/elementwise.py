@@ -26,12 +26,19 @@ ELEMENTWISE = Operation("elementwise", "elementwise")
 
 @dataclass(frozen=True)
 class TorchOperator:
-    """Kernels of one *operation* of a composition: bytes moved for each element, and the number of kernels, by pass."""
+    """Kernels of one *operation* of a composition: bytes moved for each element, and the number of kernels, by pass.
+
+    *accesses*: of each element, by pass, if they are of one at a time. Torch's kernels read and write several elements
+    at once if operands and result have one type and lie alike in memory; a cast from fp32 to 16 bits does so too
+    (ATen/native/cuda/CUDALoops.cuh, ``gpu_kernel_impl``: unrolled with ``LoadWithCast`` for a dynamic cast, and with an
+    offset calculator unless all is contiguous; Copy.cu, ``bfloat16_copy_kernel_cuda``).
+    """
 
     operation: Operation
     forwards: float = 0.0
     backwards: float = 0.0
     launches: tuple[int, int] = (1, 1)
+    accesses: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class Elementwise(Operator):
 
     def backward_input(self, samples: int) -> tuple[Kernel, ...]:
         """Its backward traffic, and that of its weight gradients."""
-        return (*self._pass(samples, 1), *self._kernels(samples, self.weights, 1, self.operation))
+        return (*self._pass(samples, 1), *self._kernels(samples, self.weights, 1, 0.0, self.operation))
 
     def kept_bytes(self, samples: int) -> float:
         """*kept* for each element."""
@@ -85,17 +92,29 @@ class Elementwise(Operator):
             kernel
             for part in parts
             for kernel in self._kernels(
-                samples, (part.forwards, part.backwards)[which], part.launches[which], part.operation
+                samples,
+                (part.forwards, part.backwards)[which],
+                part.launches[which],
+                part.accesses[which],
+                part.operation,
             )
         )
 
-    def _kernels(self, samples: int, each: float, launches: int, operation: Operation) -> tuple[Kernel, ...]:
-        nbytes = samples * self.elements * each
-        if not nbytes:
+    def _kernels(
+        self, samples: int, each: float, launches: int, accesses: float, operation: Operation
+    ) -> tuple[Kernel, ...]:
+        elements = samples * self.elements
+        if not elements * each:
             return ()
-        return (
-            memory_bound(nbytes, precision=self.precision, launches=launches, blocks=self.blocks, operation=operation),
+        kernel = memory_bound(
+            elements * each,
+            precision=self.precision,
+            launches=launches,
+            accesses=elements * accesses,
+            blocks=self.blocks,
+            operation=operation,
         )
+        return (kernel,)
 
 
 def composed(
@@ -148,13 +167,22 @@ def gelu(elements: int, precision: str, *, written_out: bool = False, autocast: 
     if written_out:
         wide = max(width, FP32) if autocast else width
         both = width + wide
+        # x + c x^3 and 0.5 x (1 + tanh) are of two types under autocast; one gradient is cast to fp32, three from it
+        mixed = (3.0, 0.0) if wide > width else (0.0, 0.0)
+        multiply, add, cast = (elementary(name, GELU.name) for name in ("multiply", "add", "cast"))
         parts = (
             TorchOperator(elementary("power", GELU.name), 2 * wide, 7 * wide, (1, 3)),
-            TorchOperator(elementary("multiply", GELU.name), 3 * width + 6 * wide, 3 * width + 9 * wide, (4, 5)),
-            TorchOperator(elementary("add", GELU.name), width + 4 * wide, 6 * width, (2, 2)),
+            TorchOperator(multiply, 2 * width + 4 * wide, 3 * width + 9 * wide, (3, 5)),
+            TorchOperator(multiply, width + 2 * wide, 0, (1, 0), mixed),
+            TorchOperator(add, width + 2 * wide, 0, (1, 0), mixed),
+            TorchOperator(add, 2 * wide, 6 * width, (1, 2)),
             TorchOperator(elementary("tanh", GELU.name), 2 * wide, 3 * wide),
         )
-        casts = (TorchOperator(elementary("cast", GELU.name), 2 * both, 4 * both, (2, 4)),) if wide > width else ()
+        casts = (
+            (TorchOperator(cast, both, both, accesses=(2.0, 2.0)), TorchOperator(cast, both, 3 * both, (1, 3)))
+            if wide > width
+            else ()
+        )
         return composed(elements, precision, GELU, (*parts, *casts), width + 3 * wide)
     return Elementwise(elements, 2 * width, 3 * width, kept=width, precision=precision, operation=GELU)
 
@@ -208,8 +236,9 @@ def residual(elements: int, precision: str, stream: str, *, drop: bool, fused: b
     cast = wide + width if wide > width else 0
     casts = (TorchOperator(elementary("cast", RESIDUAL.name), 0, cast, (0, 1)),) if cast and not fused else ()
     backward = 3 * wide + (cast if fused else 0)
+    mixed = (3.0, 0.0) if casts else (0.0, 0.0)
     if not drop:
-        parts: tuple[TorchOperator, ...] = (TorchOperator(added, forward, backward), *casts)
+        parts: tuple[TorchOperator, ...] = (TorchOperator(added, forward, backward, accesses=mixed), *casts)
         return composed(elements, precision, RESIDUAL, parts, 0.0)
     dropped = elementary("dropout", RESIDUAL.name)
     if fused:
@@ -220,7 +249,7 @@ def residual(elements: int, precision: str, stream: str, *, drop: bool, fused: b
             TorchOperator(dropped, 0, masked, (0, 1)),
         )
     else:
-        parts = TorchOperator(dropped, masked, masked), TorchOperator(added, forward, backward)
+        parts = TorchOperator(dropped, masked, masked), TorchOperator(added, forward, backward, accesses=mixed)
     return composed(elements, precision, RESIDUAL, (*parts, *casts), 1.0)
 
 
@@ -231,8 +260,9 @@ def cast(elements: int, precision: str, stream: str, copies: int) -> Elementwise
     Backward each gradient is cast to *stream*, and they are added up.
     """
     width, wide = BYTES[precision], BYTES[stream]
+    back = 2.0 * copies if wide > width else 0.0
     parts = (
-        TorchOperator(CAST, copies * (wide + width), copies * (wide + width), (copies, copies)),
+        TorchOperator(CAST, copies * (wide + width), copies * (wide + width), (copies, copies), (0.0, back)),
         TorchOperator(elementary("add", CAST.name), 0, 3.0 * wide * (copies - 1), (0, copies - 1)),
     )
     return composed(elements, precision, CAST, parts, (copies - 1) * width)
@@ -245,10 +275,11 @@ def rotary(elements: int, precision: str, *, fused: bool = True) -> Elementwise:
     there are two products, the gradients of two halves padded with zeros, and sums. Keeps nothing.
     """
     width = BYTES[precision]
-    forwards, backwards, launches = (2, 2, (1, 1)) if fused else (10, 14, (10, 14))
-    return Elementwise(
-        elements, forwards * width, backwards * width, launches=launches, precision=precision, operation=ROTARY
-    )
+    if fused:
+        return Elementwise(elements, 2 * width, 2 * width, precision=precision, operation=ROTARY)
+    # sums read and write several elements at a time; all else is of halves, or of tables that are broadcast over heads
+    parts = TorchOperator(ROTARY, 7, 7, (8, 10), accesses=(7.0, 7.0)), TorchOperator(ROTARY, 3, 7, (2, 4))
+    return composed(elements, precision, ROTARY, parts, 0.0, width)
 
 
 LAYER_NORM, RMS_NORM = Operation("layer norm", "normalisation"), Operation("RMS norm", "normalisation")
@@ -290,17 +321,20 @@ def rms_norm(rows: int, features: int, precision: str, output: str = "", *, fuse
     tensors = parameter_tensors(features)
     if fused:
         return _one_kernel(RMS_NORM, rows * features, precision, output, tensors)
-    casts = 2 * (width + FP32) if width < FP32 else 0
-    return Elementwise(
-        rows * features,
-        casts + 5 * FP32 + 2 * width,
-        casts + 18 * FP32 + 6 * width,
-        kept=FP32 + width,
-        parameters=tensors,
-        launches=(6, 13) if casts else (4, 11),
-        precision=precision,
-        operation=RMS_NORM,
+    wide = width < FP32
+    cast = width + FP32 if wide else 0
+    # one at a time: the cast to fp32, the scale of a row and the weight of a column; backward the same, and a mean of
+    # rows that is spread over them
+    single = TorchOperator(
+        RMS_NORM,
+        cast + 2 * FP32 + 2 * width,
+        cast + 3 * FP32 + 2 * width,
+        (2 + wide, 3 + wide),
+        (4.0 + 2 * wide, 5.0 + 2 * wide),
     )
+    rest = TorchOperator(RMS_NORM, cast + 3 * FP32, cast + 15 * FP32 + 4 * width, (2 + wide, 8 + wide))
+    made = composed(rows * features, precision, RMS_NORM, (single, rest), FP32 + width)
+    return replace(made, parameters=tensors)
 
 
 BYTE = 8

@@ -11,7 +11,7 @@ import pytest
 
 from clustersim.simulator.hardware.accelerator import (
     ATTENTION_COLUMNS,
-    BLOCK_ACCESSES,
+    SINGLE_ACCESSES,
     Accelerator,
     Software,
 )
@@ -222,9 +222,9 @@ def test_a_kernel_of_few_blocks_runs_on_as_many_sms() -> None:
         memory_bound(1e9, precision=precision, blocks=blocks)
         for precision, blocks in (("fp16", 64), ("fp16", 512), ("fp32", 512))
     )
-    assert gpu.seconds([few]) == pytest.approx(0.5e9 / (64 * BLOCK_ACCESSES))
-    assert gpu.seconds([many]) == pytest.approx(0.5e9 / (128 * BLOCK_ACCESSES))
-    assert gpu.seconds([slow]) == pytest.approx(0.25e9 / (128 * BLOCK_ACCESSES))
+    assert gpu.seconds([few]) == pytest.approx(0.5e9 / (64 * SINGLE_ACCESSES))
+    assert gpu.seconds([many]) == pytest.approx(0.5e9 / (128 * SINGLE_ACCESSES))
+    assert gpu.seconds([slow]) == pytest.approx(0.25e9 / (128 * SINGLE_ACCESSES))
     assert replace(gpu, memory_bandwidth=1e12).seconds([few]) == pytest.approx(1e-3 * max(1, 0.5 / 0.3456))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from clustersim.simulator.hardware.kernel import BYTES, Operation
-from clustersim.workloads.operators.elementwise import Elementwise, TorchOperator
+from clustersim.workloads.operators.elementwise import Elementwise, TorchOperator, composed
 
 FP32 = BYTES["fp32"]
 
@@ -43,17 +43,20 @@ def torch_softmax(
         own = max(width, FP32) if name in in_fp32 else width
         both = given + own
         if own > given and name == "mask":
-            yield TorchOperator(OF_SOFTMAX["mask"], both, 0, (1, 0))
+            # the mask has 16 bits too, and is broadcast
+            yield TorchOperator(OF_SOFTMAX["mask"], both, 0, (1, 0), (3.0, 0.0))
             yield TorchOperator(OF_SOFTMAX["cast"], 0, both, (0, 1))
         elif own > given and name == "softmax" and precision == "fp16":
             yield _softmax(own, given)
         else:
-            if own != given:
-                yield TorchOperator(OF_SOFTMAX["cast"], both, both)
+            if own > given:
+                yield TorchOperator(OF_SOFTMAX["cast"], both, both, accesses=(2.0, 0.0))
+            elif own < given:
+                yield TorchOperator(OF_SOFTMAX["cast"], both, both, accesses=(0.0, 2.0))
             yield _operator(name, own, fills=fills)
         given = own
     if given > width:
-        yield TorchOperator(OF_SOFTMAX["cast"], given + width, given + width)
+        yield TorchOperator(OF_SOFTMAX["cast"], given + width, given + width, accesses=(0.0, 2.0))
 
 
 def _operator(name: str, width: int, *, fills: bool) -> TorchOperator:
@@ -63,7 +66,7 @@ def _operator(name: str, width: int, *, fills: bool) -> TorchOperator:
         case "softmax":
             return _softmax(width, width)
         case "mask":
-            return TorchOperator(OF_SOFTMAX[name], both, 2 * both if fills else 0, (1, 2 if fills else 0))
+            return TorchOperator(OF_SOFTMAX[name], both, 2 * both if fills else 0, (1, 2 if fills else 0), (2.0, 0.0))
         case "dropout":
             # with a byte of its mask
             return TorchOperator(OF_SOFTMAX[name], both + 1, both + 1)
@@ -98,12 +101,12 @@ def copied_heads(positions: int, queries: int, keys: int, precision: str, *, joi
     if joint:
         backward += 2 * (queries + 2 * keys) - 2 * keys * (not repeated)
         launches += repeated
-    width = BYTES[precision]
-    return Elementwise(
+    moved = forward / queries, backward / queries
+    return composed(
         positions * queries,
-        width * forward / queries,
-        width * backward / queries,
-        launches=(4, launches),
-        precision=precision,
-        operation=COPY,
+        precision,
+        COPY,
+        (TorchOperator(COPY, *moved, (4, launches), accesses=moved),),
+        0.0,
+        BYTES[precision],
     )
