@@ -43,6 +43,11 @@ BEST_SHARE = 0.95
 """Share of a peak that products reach at most where power does not limit them: the best of measured ones, on A100
 (gemm_times: 297 of 312 TFLOP/s)."""
 
+IN_STEPS = 0.916
+"""Rate of products in training steps over what they sustain alone: that of the A100, whose products reach 0.89 of the
+peak alone, and 0.815 in published runs (scenarios/accuracy/a100.yaml: 0.79 to 0.82, by what else is fitted). The
+A100's runs are the only ones to which products are fitted; that of other GPUs is taken to be equal."""
+
 
 class Sourced(Section):
     """A catalogue file. Each of its values has an entry of the same name under ``sources``."""
@@ -95,8 +100,15 @@ def products_at_power(share: float, measured: "Device", gpu: "Device") -> float:
     """
     if not measured.power or not gpu.power:
         return share
+    return min(max(share, BEST_SHARE), share * power_ratio(measured, gpu))
+
+
+def power_ratio(measured: "Device", gpu: "Device") -> float:
+    """Return the share of its peak that power allows *gpu* over that of *measured*; 1 where no power is stated."""
+    if not measured.power or not gpu.power:
+        return 1.0
     peaks = _peak(measured.peak_flops, "bf16") / _peak(gpu.peak_flops, "bf16")
-    return min(max(share, BEST_SHARE), share * peaks * sqrt(gpu.power / measured.power))
+    return peaks * sqrt(gpu.power / measured.power)
 
 
 class Device(Sourced, of=Accelerator):
@@ -131,10 +143,21 @@ class Device(Sourced, of=Accelerator):
         measured = entry.accelerator()
         found = {key: getattr(measured, key) for key in EFFICIENCIES}
         if self.generation is not None and self.generation == entry.generation:
-            alone = measured.matmul_efficiency * measured.burst
-            change = products_at_power(alone, entry, self) / alone
-            found |= {key: share * change for key in OF_PRODUCTS if (share := found[key]) is not None}
+            found |= self._products_of(measured, entry)
         return {key: value for key, value in found.items() if key not in self.model_fields_set}
+
+    def _products_of(self, measured: Accelerator, entry: "Device") -> dict[str, float]:
+        """Return the shares of products of this GPU as those of the *measured* one, of *entry*, at this power.
+
+        A GPU with power for more than its best products keeps their clock: of what a burst reaches steps lose
+        `IN_STEPS` alone. Of 165.2 TFLOP/s an RTX 4090 reached 158.6 and 160.2 in products of 8,192, in fp16 for
+        seconds and in bf16 (mli/transformers-benchmarks, issue 4; zzc0721/torch-performance-test-data, issue 78).
+        """
+        alone = products_at_power(measured.matmul_efficiency * measured.burst, entry, self)
+        lasting = min(measured.matmul_efficiency * power_ratio(entry, self), alone * IN_STEPS)
+        change = lasting / measured.matmul_efficiency
+        shares = {key: share * change for key in OF_PRODUCTS if (share := getattr(measured, key)) is not None}
+        return {**shares, "burst": alone / lasting}
 
     def accelerator(self) -> Accelerator:
         """Return the accelerator by which the simulator prices kernels."""

@@ -272,11 +272,12 @@ def _without(document: Document, keys: tuple[str, ...]) -> Document:
 def without_master_weights(stack: Software) -> Software:
     """*stack* for a model that is cast to 16 bits and trained as it is: no autocast, no gradients or copies in fp32.
 
-    The loss is one of 16-bit logits, unless the stack itself casts them or has a fused one.
+    The loss is one of 16-bit logits, unless the stack itself casts them or has a fused one. Adapters are trained in the
+    16 bits of the model, beside 4-bit weights too (PEFT casts them and the norms to fp32 only for training in fp32).
     """
     loss = stack.cross_entropy or ("" if fuses(stack.fused, "cross_entropy") else "plain")
     own = replace(stack, fp32_gradients=(), fp32_residual=False, fp32_scores=(), cross_entropy=loss)
-    return replace(own, unfused_update=False, flat_update=False)
+    return replace(own, unfused_update=False, flat_update=False, adapters="model")
 
 
 EXCHANGE = Operation("host time of messages", "measured")

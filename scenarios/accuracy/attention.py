@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from clustersim.scenarios.accuracy.products import IN_STEPS
 from clustersim.simulator.hardware.matrix_products import Numbers
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError, SimulatorError
 from clustersim.simulator.reading.files import UnreadableFile, read_rows
 from clustersim.simulator.reading.yaml_and_json import read
-from clustersim.topologies.catalogue import GPUS, device
+from clustersim.topologies.catalogue import GPUS, IN_STEPS, device
 from clustersim.workloads.operators.attentions.core_attention import TILE
 
 COLUMNS = ("batch", "length", "heads", "key_value_heads", "head_size", "us")

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clustersim.scenarios.accuracy.communication import RankPlacement
-from clustersim.scenarios.accuracy.products import IN_STEPS
 from clustersim.scenarios.scenario import Scenario
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError, ReplayError, ScenarioError
@@ -31,7 +30,7 @@ from clustersim.simulator.replay.launch import TIMEOUT, launch, under_torchrun
 from clustersim.simulator.replay.measurements import MEASURED, SEND, Measurement, SizeSweep, sizes
 from clustersim.simulator.replay.rank_process import INSTALL, NetworkPlace
 from clustersim.simulator.schedule.ops import COLLECTIVES
-from clustersim.topologies.catalogue import GPUS, device
+from clustersim.topologies.catalogue import GPUS, IN_STEPS, device
 from clustersim.topologies.inventory import gpu_called
 
 if TYPE_CHECKING:

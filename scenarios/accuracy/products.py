@@ -32,7 +32,7 @@ from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import CalibrationError, SimulatorError
 from clustersim.simulator.reading.files import UnreadableFile, read_rows
 from clustersim.simulator.reading.yaml_and_json import read
-from clustersim.topologies.catalogue import GPUS, device, products_at_power
+from clustersim.topologies.catalogue import GPUS, IN_STEPS, device, products_at_power
 
 COLUMNS = {"gpu", "dtype", "m", "n", "k", "us"}
 """The columns of a table of products."""
@@ -274,12 +274,6 @@ def held_out(tables: Sequence[Products]) -> dict[str, list[tuple[Products, Numbe
         values = without.values(gpu)
         found[gpu] = [(table, table.errors(values)) for table in own]
     return found
-
-
-IN_STEPS = 0.916
-"""Rate of products in training steps over what they sustain alone: that of the A100, whose products reach 0.89 of the
-peak alone, and 0.815 in published runs (a100.yaml: 0.79 to 0.82, by what else is fitted). The A100's runs are the only
-ones to which products are fitted; that of other GPUs is taken to be equal."""
 
 
 def landed(fit: ProductFit, gpu: str) -> dict[str, float]:

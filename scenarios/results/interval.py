@@ -34,6 +34,7 @@ DECADE = log(10.0)
 FAMILIES = {
     "aa": "megatron",
     "alpa": "jax",
+    "apex": "ddp",
     "hai": "megatron",
     "llama": "huggingface",
     "llm": "fsdp",
@@ -46,8 +47,8 @@ FAMILIES = {
 }
 """Frameworks of software stacks by name or its first word; of other stacks the first word itself is the name.
 
-LLaMA-Factory runs Hugging Face's Trainer, llm-foundry, NeMo Automodel and torchtune torch's FSDP; aa-scaling,
-MegaScale, HAI-LLM and nanotron have Megatron-LM's layers."""
+apex is taken with whole replicas, LLaMA-Factory runs Hugging Face's Trainer, llm-foundry, NeMo Automodel and torchtune
+torch's FSDP; aa-scaling, MegaScale, HAI-LLM and nanotron have Megatron-LM's layers."""
 
 GENERATIONS = {
     "p100": "Pascal",

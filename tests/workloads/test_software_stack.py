@@ -10,6 +10,7 @@ from clustersim.scenarios import Scenario
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.errors import ScenarioError, SimulatorError
+from clustersim.topologies.catalogue import GPUS, device
 from clustersim.workloads.architectures.shape import Mlp, SelfAttention, Shape
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.transformer import transformer
@@ -40,6 +41,27 @@ def test_compiling_fuses_elementwise_kernels_and_leaves_products(compiled: str, 
     assert Counter(k for k in kernels[0] if k.flops) == Counter(k for k in kernels[1] if k.flops)
     for count in (lambda k: k.launches, lambda k: k.nbytes):
         assert sum(map(count, kernels[0])) < sum(map(count, kernels[1]))
+
+
+@pytest.mark.parametrize("gpu", ["a100_80gb", "h200", "b200"])
+def test_fused_attention_of_xla_on_gpus_is_that_of_cudnn(gpu: str) -> None:
+    """As torch has it since 2.11; a TPU has kernels of its own, whatever the stack says."""
+    kernels = [kernel for kernel in model("llama3_8b", "bf16").layers[1].backward(1) if kernel.attention]
+    assert kernels
+    accelerator = device(GPUS, gpu).accelerator()
+    seconds = [accelerator.kernel_seconds(kernels[0], software(name)) for name in ("xla", "xla_gpu", "fsdp_sdpa_2026")]
+    assert len(set(seconds)) == 1
+    tpu = device(GPUS, "tpu_v5p").accelerator()
+    assert tpu.kernel_seconds(kernels[0], software("xla")) == tpu.kernel_seconds(kernels[0], Software())
+
+
+def test_apex_o2_keeps_no_activations_in_fp32_and_autocast_does() -> None:
+    """34 bytes of a layer for each feature of a position, and 5 for each score of each head (arXiv:2205.05198)."""
+    held = [model("bert_large", "fp16").with_software(software(name)) for name in ("apex_o2", "ddp")]
+    pure, mixed = (each.layers[1].activation_bytes(1) for each in held)
+    rows, hidden, heads = 512, 1024, 16
+    assert pure == pytest.approx(rows * (34 * hidden + 5 * heads * rows), rel=0.05)
+    assert mixed > 1.25 * pure
 
 
 def test_a_compiled_step_is_faster() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from clustersim.scenarios.accuracy.imported_measurements import fit_tables
 from clustersim.scenarios.accuracy.products import (
-    IN_STEPS,
     QUANTITIES,
     ProductFit,
     Products,
@@ -27,7 +26,7 @@ from clustersim.scenarios.specification.loading import SHIPPED
 from clustersim.simulator.hardware.kernel import matmul
 from clustersim.simulator.reading.errors import CalibrationError
 from clustersim.simulator.reading.yaml_and_json import read
-from clustersim.topologies.catalogue import GPUS, device
+from clustersim.topologies.catalogue import GPUS, IN_STEPS, device
 
 SAMPLE = SHIPPED / "published" / "products.csv"
 STORED = read(SHIPPED / "accuracy" / "products.yaml").data

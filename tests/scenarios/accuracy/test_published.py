@@ -25,6 +25,8 @@ ROWS = {
     "dlperf_ddp_v100": 10,
     "dlperf_gpt_v100": 6,
     "fsdp_mpt_a100_40gb": 78,
+    "fsdp_qlora": 10,
+    "google_recipes": 10,
     "hagemann_llama_layouts": 86,
     "kempnerforge": 14,
     "korthikanti_22b_layer": 5,

@@ -140,6 +140,7 @@ def test_software_stacks() -> None:
         "llm_foundry",
         "llm_foundry_2023",
         "aa_scaling_torch",
+        "apex_o2",
         "huggingface",
         "huggingface_2025",
         "huggingface_deepspeed",
@@ -149,6 +150,7 @@ def test_software_stacks() -> None:
     assert stacks["ideal"].launch_seconds == 0.0
     assert {name for name, stack in stacks.items() if stack.fused} == {
         "ideal",
+        "apex_o2",
         "ddp_sdpa",
         "huggingface",
         "huggingface_2025",

@@ -16,6 +16,7 @@ from clustersim.workloads.parallelism.fsdp import fsdp
 from clustersim.workloads.parallelism.tensor import sharded, tensor_parallel
 from clustersim.workloads.parallelism.zero import zero
 from clustersim.workloads.pipelines._row_patterns import split_backward
+from clustersim.workloads.software_stack import software, without_master_weights
 
 PAPER = ("query", "value")
 SIZES = ["gpt2", "gpt3_175b", "llama2_7b", "llama3_70b"]
@@ -395,6 +396,18 @@ def test_a_model_of_4_bits_that_is_not_prepared_keeps_its_stream_in_16_bits():
     assert packed.shape.fp32_adapters
     assert packed.shape.residual_precision == "bf16"
     assert not any(tensor.copy_bytes for tensor in packed.layers[0].tensors)
+
+
+def test_without_master_weights_adapters_beside_4_bits_are_in_the_16_bits_of_the_model():
+    """Trained as it is (torch_dtype: bfloat16, no autocast), whether PEFT would have prepared the model or not."""
+    for name in ("huggingface", "huggingface_2025", "llama_factory"):
+        stack = without_master_weights(software(name))
+        packed = tuned("llama2_7b", Lora(8, EVERY, quantisation=Quantisation())).with_software(stack)
+        assert not packed.shape.fp32_adapters
+        assert packed.shape.residual_precision == "bf16"
+        trained = [tensor for tensor in packed.layers[1].tensors if tensor.trainable]
+        assert trained
+        assert not any(tensor.copy_bytes for tensor in trained)
 
 
 def test_megatron_has_one_adapter_for_queries_keys_and_values():

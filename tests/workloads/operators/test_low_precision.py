@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from clustersim.scenarios import Scenario
-from clustersim.scenarios.accuracy.products import IN_STEPS
 from clustersim.simulator.hardware.accelerator import Accelerator
 from clustersim.simulator.hardware.kernel import Kernel, matmul
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.schedule.ops import Collective
-from clustersim.topologies.catalogue import GPUS, device
+from clustersim.topologies.catalogue import GPUS, IN_STEPS, device
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.transformer import Transformer
 from clustersim.workloads.operators.linear import Linear
