@@ -167,14 +167,14 @@ def gelu(elements: int, precision: str, *, written_out: bool = False, autocast: 
     if written_out:
         wide = max(width, FP32) if autocast else width
         both = width + wide
-        # x + c x^3 and 0.5 x (1 + tanh) are of two types under autocast; one gradient is cast to fp32, three from it
-        mixed = (3.0, 0.0) if wide > width else (0.0, 0.0)
+        # under autocast x + c x^3, 0.5 x (1 + tanh) and a gradient of that are of two types
+        mixed = 3.0 if wide > width else 0.0
         multiply, add, cast = (elementary(name, GELU.name) for name in ("multiply", "add", "cast"))
         parts = (
             TorchOperator(elementary("power", GELU.name), 2 * wide, 7 * wide, (1, 3)),
-            TorchOperator(multiply, 2 * width + 4 * wide, 3 * width + 9 * wide, (3, 5)),
-            TorchOperator(multiply, width + 2 * wide, 0, (1, 0), mixed),
-            TorchOperator(add, width + 2 * wide, 0, (1, 0), mixed),
+            TorchOperator(multiply, 2 * width + 4 * wide, 2 * width + 7 * wide, (3, 4)),
+            TorchOperator(multiply, width + 2 * wide, width + 2 * wide, accesses=(mixed, mixed)),
+            TorchOperator(add, width + 2 * wide, 0, (1, 0), (mixed, 0.0)),
             TorchOperator(add, 2 * wide, 6 * width, (1, 2)),
             TorchOperator(elementary("tanh", GELU.name), 2 * wide, 3 * wide),
         )
@@ -200,10 +200,14 @@ def swiglu(elements: int, precision: str, *, fused: bool = True, separate: bool 
     width = BYTES[precision]
     if fused:
         return Elementwise(elements, 3 * width, 5 * width, kept=2 * width, precision=precision, operation=SWIGLU)
+    silu, multiply, joined = (elementary(name, SWIGLU.name) for name in ("SiLU", "multiply", "concatenation"))
+    # rows of a half lie apart
+    apart = 0.0 if separate else 1.0
     parts = (
-        TorchOperator(elementary("SiLU", SWIGLU.name), 2, 3),
-        TorchOperator(elementary("multiply", SWIGLU.name), 3, 6, (1, 2)),
-        *(() if separate else (TorchOperator(elementary("concatenation", SWIGLU.name), 0, 4, (0, 1)),)),
+        TorchOperator(silu, 2, 3, accesses=(2 * apart, 3 * apart)),
+        TorchOperator(multiply, 3, 3, accesses=(3 * apart, 3 * apart)),
+        TorchOperator(multiply, 0, 3, (0, 1)),
+        *(() if separate else (TorchOperator(joined, 0, 4, (0, 1)),)),
     )
     return composed(elements, precision, SWIGLU, parts, 3 * width, width)
 
@@ -278,7 +282,7 @@ def rotary(elements: int, precision: str, *, fused: bool = True) -> Elementwise:
     if fused:
         return Elementwise(elements, 2 * width, 2 * width, precision=precision, operation=ROTARY)
     # sums read and write several elements at a time; all else is of halves, or of tables that are broadcast over heads
-    parts = TorchOperator(ROTARY, 7, 7, (8, 10), accesses=(7.0, 7.0)), TorchOperator(ROTARY, 3, 7, (2, 4))
+    parts = TorchOperator(ROTARY, 7, 7, (8, 10), accesses=(7.0, 8.0)), TorchOperator(ROTARY, 3, 7, (2, 4))
     return composed(elements, precision, ROTARY, parts, 0.0, width)
 
 
@@ -330,7 +334,7 @@ def rms_norm(rows: int, features: int, precision: str, output: str = "", *, fuse
         cast + 2 * FP32 + 2 * width,
         cast + 3 * FP32 + 2 * width,
         (2 + wide, 3 + wide),
-        (4.0 + 2 * wide, 5.0 + 2 * wide),
+        (4.0 + 2 * wide, 6.0 + 2 * wide),
     )
     rest = TorchOperator(RMS_NORM, cast + 3 * FP32, cast + 15 * FP32 + 4 * width, (2 + wide, 8 + wide))
     made = composed(rows * features, precision, RMS_NORM, (single, rest), FP32 + width)

@@ -215,6 +215,28 @@ def test_kernels_made_for_blackwell_reach_the_share_that_they_reach_on_hopper(
     assert shares["b200", "plain"] < 0.6 * shares["h100", "plain"]
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "accesses", "on_h100", "on_h200"),
+    [
+        pytest.param(4, 0, 740, 1042, id="copy in bf16"),
+        pytest.param(6, 2, 329, 352, id="cast from bf16 to fp32"),
+        pytest.param(6, 0, 505, 729, id="cast from fp32 to bf16"),
+        pytest.param(10, 3, 248, 282, id="sum of fp32 and bf16"),
+        pytest.param(4, 2, 397, 414, id="product with a row, bf16"),
+        pytest.param(8, 2, 310, 349, id="product with a row, fp32"),
+        pytest.param(6, 3, 232, 235, id="product with a row of fp32, bf16"),
+        pytest.param(4, 2, 354, 375, id="copy of heads, bf16"),
+        pytest.param(4, 2, 384, 413, id="sum with a mask, bf16"),
+    ],
+)
+def test_single_elements_are_bound_by_the_sms(nbytes: int, accesses: int, on_h100: float, on_h200: float) -> None:
+    """1e9 elements a second of 2^28 (2^26 of heads and mask on the H100) with torch 2.11, measured on one GPU of each."""
+    for name, measured in (("h100", on_h100), ("h200", on_h200)):
+        gpu = device(GPUS, name).accelerator()
+        kernel = memory_bound(1e9 * nbytes, accesses=1e9 * accesses)
+        assert 1 / gpu.seconds([kernel]) == pytest.approx(measured, rel=0.16)
+
+
 def test_a_kernel_of_few_blocks_runs_on_as_many_sms() -> None:
     """A batch norm of 64 channels keeps 64 SMs busy, one of 512 all; either is no faster than the memory."""
     gpu = Accelerator(peak_flops=1e15, memory_bandwidth=5e12, sms=128)

@@ -86,6 +86,7 @@ def test_gelu_is_what_torch_does(torch, precision, written_out, autocast):
     backward = watched(torch, lambda: torch.autograd.grad(made[0], x, gradient), least=x.numel())
     for kernels, seen in ((operator.forward(1), forward), (operator.backward_input(1), backward)):
         assert totals(kernels) == (seen.kernels, seen.moved)
+        assert sum(kernel.accesses for kernel in kernels) == seen.accesses
 
 
 TORCH_NAMES = {"pow": "power", "mul": "multiply", "add": "add", "tanh": "tanh", "tanh_backward": "tanh"}
@@ -188,6 +189,7 @@ def test_what_is_not_fused_is_what_torch_does(torch, operator, precision):
     for kernels, seen in ((made.forward(1), forward), (made.backward_input(1), backward)):
         assert sum(kernel.launches for kernel in kernels) == seen.kernels
         assert sum(kernel.nbytes for kernel in kernels) == pytest.approx(seen.moved, rel=0.01)
+        assert sum(kernel.accesses for kernel in kernels) == pytest.approx(seen.accesses, rel=0.01)
 
 
 @pytest.mark.parametrize("operator", ["cast", "residual"])
@@ -212,7 +214,8 @@ def test_a_residual_stream_in_fp32_is_what_autocast_does(torch, operator):
     gradients = [torch.ones_like(one) for one in results[0]]
     backward = watched(torch, lambda: torch.autograd.grad(results[0], given, gradients), least=stream.numel())
     (kernel,) = made.forward(1)
-    assert (kernel.launches, kernel.nbytes) == (forward.kernels, forward.moved)
+    assert (kernel.launches, kernel.nbytes, kernel.accesses) == (forward.kernels, forward.moved, forward.accesses)
+    assert sum(kernel.accesses for kernel in made.backward_input(1)) == backward.accesses
     launches, nbytes = totals(made.backward_input(1))
     # the sum of the two gradients that meet at x is the residual's, and no part of this graph
     sums = (1, 3 * 4 * stream.numel()) if operator == "residual" else (0, 0)

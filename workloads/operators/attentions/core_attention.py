@@ -143,10 +143,17 @@ class CoreAttention(Operator):
 
     def _between(self, samples: int, backward: int) -> tuple[Kernel, ...]:
         """Scale, mask, softmax and dropout, or their gradients."""
+        scores = self._scored(samples)
         return tuple(
-            self._over_scores(samples, moved, one.launches[backward], one.operation)
+            memory_bound(
+                scores * each,
+                precision=self.precision,
+                launches=one.launches[backward],
+                accesses=scores * one.accesses[backward],
+                operation=one.operation,
+            )
             for one in self._operators(samples)
-            if (moved := (one.forwards, one.backwards)[backward])
+            if (each := (one.forwards, one.backwards)[backward])
         )
 
     def _operators(self, samples: int) -> Iterable[TorchOperator]:
@@ -165,10 +172,9 @@ class CoreAttention(Operator):
     def _product(self, samples: int, n: int, k: int) -> Kernel:
         return matmul(self.length, n, k, batch=samples * self.heads, precision=self.precision)
 
-    def _over_scores(self, samples: int, each: float, launches: int, operation: Operation) -> Kernel:
-        """The *operation* over the scores, part of the scaled, masked softmax with dropout."""
-        nbytes = samples * self.heads * self.length**2 * each
-        return memory_bound(nbytes, precision=self.precision, launches=launches, operation=operation)
+    def _scored(self, samples: int) -> int:
+        """The number of scores."""
+        return samples * self.heads * self.length**2
 
 
 @dataclass(frozen=True)

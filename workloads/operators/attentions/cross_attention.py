@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
+from clustersim.simulator.hardware.kernel import BYTES, Kernel, matmul
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.attentions.core_attention import AttentionKind, CoreAttention, FlashAttention, Sizes
 from clustersim.workloads.operators.operator import REPLICAS, Operator, ParameterTensor, parameter_tensors
@@ -44,9 +44,8 @@ class CrossAttention(CoreAttention):
     def _context(self, samples: int) -> tuple[Kernel, ...]:
         return (self._product(samples, self.head_size, self.keys),)
 
-    def _over_scores(self, samples: int, each: float, launches: int, operation: Operation) -> Kernel:
-        nbytes = samples * self.heads * self.length * self.keys * each
-        return memory_bound(nbytes, precision=self.precision, launches=launches, operation=operation)
+    def _scored(self, samples: int) -> int:
+        return samples * self.heads * self.length * self.keys
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,8 @@ def _operator(name: str, width: int, *, fills: bool) -> TorchOperator:
         case "softmax":
             return _softmax(width, width)
         case "mask":
-            return TorchOperator(OF_SOFTMAX[name], both, 2 * both if fills else 0, (1, 2 if fills else 0), (2.0, 0.0))
+            single = (2.0, 2.0 if fills else 0.0)
+            return TorchOperator(OF_SOFTMAX[name], both, 2 * both if fills else 0, (1, 2 if fills else 0), single)
         case "dropout":
             # with a byte of its mask
             return TorchOperator(OF_SOFTMAX[name], both + 1, both + 1)

@@ -176,6 +176,7 @@ def test_attention_is_what_torch_does(torch: Any, attend: Attend, core: CoreAtte
         assert sum(kernel.launches for kernel in kernels) == seen.kernels
         moved = sum(kernel.nbytes for kernel in kernels if not kernel.flops)
         assert moved == seen.moved - products * SCORES * width
+        assert sum(kernel.accesses for kernel in kernels) == seen.accesses
 
 
 def heads_of(torch: Any, x: Any, weights: list[Any], keys: int) -> Any:
@@ -217,6 +218,7 @@ def test_heads_are_copied_as_torch_does(torch: Any, joint: bool, keys: int) -> N
     made = copied_heads(LENGTH, queries, each, "bf16", joint=joint)
     for kernels, seen in ((made.forward(SAMPLES), forward), (made.backward_input(SAMPLES), moved)):
         assert sum(kernel.nbytes for kernel in kernels) == pytest.approx(sum(seen))
+        assert sum(kernel.accesses for kernel in kernels) == pytest.approx(sum(seen) / 2)
         assert sum(kernel.launches for kernel in kernels) == len(seen)
 
 
