@@ -1,4 +1,4 @@
-"""Gradients from the backward pass to the step, and the lists of a foreach optimizer: closed forms, and torch itself."""
+"""Gradients from the backward pass to the step, and lists of a foreach optimizer: closed forms, and torch itself."""
 
 import weakref
 
