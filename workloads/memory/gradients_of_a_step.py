@@ -7,7 +7,7 @@ Stacks with buffers of all gradients (Megatron-LM, core/distributed/param_and_gr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from clustersim.simulator.schedule.ops import Op
@@ -15,6 +15,7 @@ from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.workloads.data_parallel.gradients import updated_stages, weights_by_stage
+from clustersim.workloads.data_parallel.sharded_states import added
 from clustersim.workloads.operators.model import Model
 
 GRADIENTS = "gradients"
@@ -43,9 +44,9 @@ def _gradients_of_a_step(program: Program, model: Model) -> Program:
     def change(op: Op) -> Iterator[Op]:
         if op.action and op.layer and op.action.phase in "BW":
             if nbytes := left.pop((op.action.stage, op.layer), 0.0):
-                op = changed(op, allocates=_with(op.allocates, nbytes))
+                op = changed(op, allocates=added(op.allocates, GRADIENTS, nbytes))
         elif op.name in freed:
-            op = changed(op, frees=_with(op.frees, freed[op.name]))
+            op = changed(op, frees=added(op.frees, GRADIENTS, freed[op.name]))
         yield op
 
     made = program.map_ops(change)
@@ -73,7 +74,3 @@ def _trained_by_layer(program: Program, model: Model) -> dict[tuple[int, str], i
         found[first] -= model.tied_parameters
         found[last] += model.tied_parameters
     return found
-
-
-def _with(given: Mapping[str, float], nbytes: float) -> dict[str, float]:
-    return {**given, GRADIENTS: given.get(GRADIENTS, 0.0) + nbytes}
