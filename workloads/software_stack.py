@@ -280,6 +280,16 @@ def without_master_weights(stack: Software) -> Software:
     return replace(own, unfused_update=False, flat_update=False, adapters="model")
 
 
+def with_uniform_units(stack: Software) -> Software:
+    """*stack* where parameters are sharded in units of one type: nothing is cast to fp32 beside weights of 4 bits.
+
+    TRL, trainer/sft_trainer.py, ``is_sharded_qlora``: FSDP and ZeRO-3 load a model without
+    ``prepare_model_for_kbit_training`` and without ``autocast_adapter_dtype``.
+    """
+    adapters = "model" if stack.adapters == "fp32_beside_4_bits" else stack.adapters
+    return replace(stack, kbit_training=False, adapters=adapters)
+
+
 EXCHANGE = Operation("host time of messages", "measured")
 
 

@@ -32,6 +32,7 @@ from clustersim.workloads.data_parallel.gradients import (
     split_tensor_norms,
 )
 from clustersim.workloads.memory.compute import PIPELINE, compute
+from clustersim.workloads.memory.gradients_of_a_step import gradients_of_a_step
 from clustersim.workloads.operators.by_coordinate import with_neighbours
 from clustersim.workloads.operators.lowering import Overlap
 from clustersim.workloads.operators.model import Model
@@ -150,6 +151,8 @@ def _distributed(
         schedule = fixed_costs(schedule, share, HostTime.of(step.software), step.software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
         schedule = with_neighbours(in_pairs(schedule, order))
+    if frees_gradients(specification, share, step.software, step.micro_batches):
+        return gradients_of_a_step(schedule, share)
     if training.offload is None:
         return schedule
     from clustersim.scenarios.build.planned_activations import with_activations_offloaded
@@ -158,6 +161,21 @@ def _distributed(
         schedule = offloaded(schedule, specification, step)
     with _faults_at(document, "training", "offload", "activations"):
         return with_activations_offloaded(schedule, training, share)
+
+
+def frees_gradients(specification: Specification, share: Model, software: Software, micro_batches: int) -> bool:
+    """Return whether gradients are held only from the backward pass to the step, which lowers the peak.
+
+    With several micro-batches a step has a backward pass that begins with all gradients: they count as held all step,
+    as they do where the room of activations is planned.
+    """
+    training, data = specification.training, specification.parallelism.data
+    assert training is not None
+    planned = training.plans_activations or training.offload is not None
+    of_torch = data.method in ("ddp", "fsdp") and not data.period(training.steps)
+    return (
+        software.frees_gradients and of_torch and micro_batches == 1 and not planned and share.optimizer_seconds is None
+    )
 
 
 def gradient_dtype(training: Training, data: DataMethod, software: Software) -> str:
@@ -246,6 +264,7 @@ def _computation(
         weight_versions=parallelism.weight_versions(derived.by_stage),
         unfused_update=step.software.unfused_update,
         flat_update=step.software.flat_update,
+        foreach_update=step.model.optimizer_seconds is None and step.software.foreach_update,
         overlap=overlap,
         replicas=derived.by_stage,
     )

@@ -18,6 +18,7 @@ from clustersim.topologies.catalogue import having_precision
 from clustersim.workloads.operators.elementwise import EVERYTHING
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.parallelism._parallelism import is_transformer
+from clustersim.workloads.software_stack import with_uniform_units
 
 if TYPE_CHECKING:
     from clustersim.workloads.operators.operator import Rule
@@ -36,7 +37,8 @@ def trained_model(
     if products == "tf32" and gpu.lacks_tf32(products):
         raise document.error(("training", "precision"), f"{gpu.name} has no tf32; take fp32")
     try:
-        model = specification.model.build(products, software.fused).with_software(software)
+        stack = with_uniform_units(software) if "parameters" in specification.parallelism.data.sharded else software
+        model = specification.model.build(products, stack.fused).with_software(stack)
         return _saving(_in_low_precision(model, training, document, gpu, software, micro_batches), training, document)
     except ScenarioError:
         raise

@@ -9,16 +9,19 @@ from math import inf
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.derived import fragmentation
 from clustersim.scenarios.build.layer_probe import content
-from clustersim.scenarios.build.schedule import gradient_dtype
+from clustersim.scenarios.build.schedule import frees_gradients, gradient_dtype
 from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.layer_sums import ALMOST, dtype_of_gradients, of_stages, trained_parameters
 from clustersim.scenarios.specification.memory_saving import Offload
 from clustersim.workloads.memory.compute import PIPELINE
-from clustersim.workloads.memory.optimizer import copied_gradient_bytes, resident_states
+from clustersim.workloads.memory.optimizer import copied_gradient_bytes, foreach_bytes, resident_states
 from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.operators.operator import ParameterTensor
 from clustersim.workloads.operators.stages import ENDS
 from clustersim.workloads.parallelism._tensor_grid import TENSOR
+
+CATEGORIES = ("parameters", "gradients", "optimizer")
+"""The categories of states."""
 
 
 def least_bytes(estimator: Estimator, variant: BuiltScenario) -> float:
@@ -29,14 +32,23 @@ def least_bytes(estimator: Estimator, variant: BuiltScenario) -> float:
     """
     pipeline, software = estimator.pipeline(variant.specification), variant.software
     states, kept = _states(estimator, variant), _saved(estimator, variant)
+    absent = _states(estimator, variant, ("gradients",)) if _frees(estimator, variant) else [0.0] * len(states)
     least, fragmented = 0.0, inf
     for stages, in_flight in zip(pipeline.stages, pipeline.in_flight, strict=True):
         passes = min(in_flight, variant.derived.micro_batches * len(stages))
         activations = passes * min(kept[stage] for stage in stages)
-        least = max(least, sum(states[stage] for stage in stages) + activations)
-        fragmented = min(fragmented, activations)
+        # gradients that a step frees are not there when activations are most, but activations are when they are
+        beside = max(0.0, activations - sum(absent[stage] for stage in stages))
+        least = max(least, sum(states[stage] for stage in stages) + beside)
+        fragmented = min(fragmented, beside)
     fragmented = max(0.0, fragmented - most_buffers(estimator, variant, pipeline.stages))
     return (least + fragmentation(fragmented, software) + software.context_bytes) * ALMOST
+
+
+def _frees(estimator: Estimator, variant: BuiltScenario) -> bool:
+    """Return whether gradients are held from the backward pass to the step only."""
+    share = estimator.share(variant)
+    return frees_gradients(variant.specification, share, variant.software, variant.derived.micro_batches)
 
 
 def most_buffers(estimator: Estimator, variant: BuiltScenario, own: Sequence[Iterable[int]]) -> float:
@@ -49,6 +61,8 @@ def most_buffers(estimator: Estimator, variant: BuiltScenario, own: Sequence[Ite
         return inf
     share, dtype = estimator.share(variant), dtype_of_gradients(estimator, variant)
     copied, updated = copied_gradient_bytes(dtype, unfused_update=variant.software.unfused_update), 0.0
+    if variant.software.foreach_update:
+        copied += foreach_bytes(training.update_rule)
     if copied:
         trained = trained_parameters(estimator, estimator.stages(share, parallelism))
         updated = copied * max(sum(trained[stage] for stage in stages) for stages in own)
@@ -62,8 +76,11 @@ def _largest_layer(model: Model) -> float:
     return float(max(layers) + (model.tied_copy.count if model.tied_parameters else 0))
 
 
-def _states(estimator: Estimator, variant: BuiltScenario) -> list[float]:
-    """Return the bytes of states that a GPU holds of each stage; equal layers share their tensors."""
+def _states(estimator: Estimator, variant: BuiltScenario, only: Sequence[str] = CATEGORIES) -> list[float]:
+    """Return the bytes of states, of the categories *only*, that a GPU holds of each stage.
+
+    Equal layers share their tensors.
+    """
     parallelism, training, derived = variant.specification.parallelism, variant.specification.training, variant.derived
     assert training is not None
     share, data = estimator.share(variant), parallelism.data
@@ -85,9 +102,10 @@ def _states(estimator: Estimator, variant: BuiltScenario) -> list[float]:
             on_gpu[name] * nbytes / (holders if name in divided else 1)
             for holders, tensors in of_axis.items()
             for name, nbytes in resident_states(tensors, rule, share.precision, dtype).items()
+            if name in only
         )
 
-    key = dtype, divided, tuple(on_gpu.values()), rule, equal, tuple(apart.items())
+    key = dtype, divided, tuple(on_gpu.values()), rule, equal, tuple(apart.items()), tuple(only)
     return of_stages(estimator, "states", layers, key, of_layer)
 
 
@@ -114,10 +132,7 @@ def _saved(estimator: Estimator, variant: BuiltScenario) -> list[float]:
 def _shares_on_gpu(offload: Offload | None) -> Mapping[str, float]:
     """Return the share of each category of states that stays on the GPU."""
     kept = 1.0 - offload.optimizer_fraction if offload else 1.0
-    return {
-        name: kept if offload and getattr(offload, name) != "gpu" else 1.0
-        for name in ("parameters", "gradients", "optimizer")
-    }
+    return {name: kept if offload and getattr(offload, name) != "gpu" else 1.0 for name in CATEGORIES}
 
 
 def _kept(layer: Layer, previous: Layer | None, recompute: str, samples: int) -> float:

@@ -158,6 +158,8 @@ class Software:
     gradient_buffers: Literal["copies", "two", "half", "none", "averaged"] = "copies"
     """Memory of gradient buckets beside the gradients: copies of all, two buckets, half (16-bit copies of fp32), none,
     or averaged (none, and the reduction divides, which costs nothing)."""
+    frees_gradients: Flag = False
+    """No gradients are held between steps: the backward pass allocates each, and the step frees them."""
     fsdp_units: Literal["none", "flat", "tensors"] = "none"
     """What FSDP copies around the exchanges of a unit: gradients into a flat one (flat), or parameters to tensors of
     their own and gradients to the buffer of the reduction (tensors)."""
@@ -230,6 +232,12 @@ class Software:
     def autocast(self) -> bool:
         """True if torch's autocast chooses the precision of each operator of a model that is held in fp32."""
         return self.accumulation == "autocast" and self.fp32_residual
+
+    @property
+    def foreach_update(self) -> bool:
+        """True if the optimizer is torch's foreach implementation: each operator runs on a list of all tensors."""
+        unfused = not self.fused if isinstance(self.fused, bool) else "optimizer" not in self.fused
+        return unfused and not self.unfused_update and not self.tensor_operators
 
     @property
     def speeds(self) -> tuple[float, ...]:

@@ -24,6 +24,7 @@ from clustersim.workloads.memory.optimizer import (
     UPDATE,
     Optimizer,
     copied_gradient_bytes,
+    foreach_bytes,
     resident_states,
     update_kernels,
 )
@@ -49,6 +50,7 @@ def compute(
     weight_versions: WeightVersions | None = None,
     unfused_update: bool = False,
     flat_update: bool = False,
+    foreach_update: bool = False,
     overlap: Mapping[str, Overlap] | None = None,
     replicas: Sequence[int] | None = None,
 ) -> Schedule:
@@ -56,10 +58,10 @@ def compute(
 
     *model* has its layers as one rank holds them. *stages*: the layers of each stage; default: one stage.
     *gradient_dtype*: default is the model's precision. Where the order does not say when the optimizer runs, each
-    program ends with the step over its own parameters; *unfused_update* and *flat_update* as in `optimizer_kernels`.
-    *weight_versions*: of an asynchronous order; default one. *overlap* as in `lowered`. *replicas*: the number of ranks
-    that share the micro-batches of each row, round-robin; each has a program of its own, and the axis ``dp`` joins
-    them. Raises `ScheduleError`.
+    program ends with the step over its own parameters; *unfused_update* and *flat_update* as in `optimizer_kernels`,
+    *foreach_update* as in `update_op`. *weight_versions*: of an asynchronous order; default one. *overlap* as in
+    `lowered`. *replicas*: the number of ranks that share the micro-batches of each row, round-robin; each has a program
+    of its own, and the axis ``dp`` joins them. Raises `ScheduleError`.
     """
     stages = stages or [model.layers]
     if order.stages != len(stages):
@@ -69,7 +71,16 @@ def compute(
         raise ScheduleError(f"the layers of {model.name} must have names of their own")
     dtype = gradient_dtype or model.precision
     stage_programs = _StagePrograms(
-        model, stages, micro_batch_size, optimizer, dtype, weight_versions, unfused_update, flat_update, overlap or {}
+        model,
+        stages,
+        micro_batch_size,
+        optimizer,
+        dtype,
+        weight_versions,
+        unfused_update=unfused_update,
+        flat_update=flat_update,
+        foreach_update=foreach_update,
+        overlap=overlap or {},
     )
     if replicas is None:
         programs = tuple(stage_programs.program(f"stage {rank}", row) for rank, row in enumerate(order.rows))
@@ -110,6 +121,7 @@ class _StagePrograms:
     weight_versions: WeightVersions | None
     unfused_update: bool
     flat_update: bool
+    foreach_update: bool
     overlap: Mapping[str, Overlap]
 
     def program(self, role: str, row: Sequence[Action]) -> Program:
@@ -148,6 +160,7 @@ class _StagePrograms:
             self.gradient_dtype,
             unfused_update=self.unfused_update,
             flat_update=self.flat_update,
+            foreach_update=self.foreach_update,
         )
 
     def _resident(self, own: Sequence[int]) -> dict[str, float]:
@@ -177,8 +190,12 @@ def update_op(
     *,
     unfused_update: bool = False,
     flat_update: bool = False,
+    foreach_update: bool = False,
 ) -> Compute:
-    """The optimizer step *action* over *tensors*. It holds `copied_gradient_bytes` while it runs."""
+    """The optimizer step *action* over *tensors*.
+
+    It holds `copied_gradient_bytes` while it runs, and `foreach_bytes` with *foreach_update*.
+    """
     kernels: tuple[Kernel, ...]
     if model.optimizer_seconds is None:
         kernels = update_kernels(
@@ -194,6 +211,7 @@ def update_op(
         kernels = (measured(model.optimizer_seconds),) if model.optimizer_seconds else ()
     trained = sum(tensor.count for tensor in tensors if tensor.trainable)
     copied = trained * copied_gradient_bytes(gradient_dtype, unfused_update=unfused_update)
-    held = {"gradients": copied} if copied else {}
+    listed = trained * foreach_bytes(optimizer) if foreach_update else 0.0
+    held = {name: nbytes for name, nbytes in (("gradients", copied), ("optimizer", listed)) if nbytes}
     named = tuple(kernel if kernel.operation == NORMS else replace(kernel, operation=UPDATE) for kernel in kernels)
     return Compute(name=str(action), action=action, kernels=named, allocates=held, frees=held)

@@ -205,6 +205,19 @@ def copied_gradient_bytes(gradient_dtype: str, *, unfused_update: bool) -> float
     return 4.0 if unfused_update and _width(gradient_dtype) != 4 else 0.0
 
 
+def foreach_bytes(optimizer: str | Optimizer) -> float:
+    """Bytes per parameter that torch's foreach implementation holds during a step only.
+
+    Adam has a list of the square roots of its second moments (torch/optim/adam.py, ``_multi_tensor_adam``: "foreach
+    implementation uses ~ sizeof(params) more peak memory"); SGD updates in place.
+
+    >>> foreach_bytes("adam"), foreach_bytes(Optimizer("adam", "bf16", master=False))
+    (4.0, 2.0)
+    """
+    known = as_optimizer(optimizer)
+    return _moments(known) / 2 if known.name == "adam" else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Around:
     """The work around an update: *nbytes* for each parameter, by so many *passes*."""

@@ -24,6 +24,7 @@ ROWS = {
     "dle_resnet50": 31,
     "dlperf_ddp_v100": 10,
     "dlperf_gpt_v100": 6,
+    "fms_acceleration": 41,
     "fsdp_mpt_a100_40gb": 78,
     "fsdp_qlora": 10,
     "google_recipes": 10,

@@ -266,7 +266,7 @@ def test_compare_of_runs_tells_what_was_set(capsys: pytest.CaptureFixture[str]) 
 def test_check_says_what_fits(capsys: pytest.CaptureFixture[str]) -> None:
     out = answer(capsys, "check", "zhores_resnet50_ddp", "hello")
     first, second = out.splitlines()
-    assert first == "zhores_resnet50_ddp: ok, 100 GPUs, needs 8.2 of 17.2 GB: fits"
+    assert first == "zhores_resnet50_ddp: ok, 100 GPUs, needs 8.1 of 17.2 GB: fits"
     # 2 GB of tensors and 1.3 GB of CUDA's context
     assert second == "hello: ok, 4 GPUs, needs 3.3 GB a GPU"
     out = answer(capsys, "check", "zhores_resnet50_ddp", "--set", "parallelism.dp=50")
