@@ -287,8 +287,8 @@ def test_a_scenario_on_all_of_these_from_the_command_line(lab: str, tmp_path: Pa
     result = json.loads(done.stdout)
     assert result["name"] == "evening"
     # three GPUs send their gradients to the fourth, and it sends their sum back
-    gradients = result["memory"]["by_category_bytes"]["gradients"]
-    assert result["traffic_bytes"]["dp"] == pytest.approx(2 * 3 * gradients)
+    parameters = result["memory"]["by_category_bytes"]["parameters"]
+    assert result["traffic_bytes"]["dp"] == pytest.approx(2 * 3 * parameters)
     assert {"nvlink2", f"{lab}.links.copper"} <= set(result["link_traffic_bytes"])
 
 

@@ -31,8 +31,8 @@ from clustersim.workloads.data_parallel.gradients import (
     gradient_norm,
     split_tensor_norms,
 )
+from clustersim.workloads.data_parallel.gradients_of_a_step import gradients_of_a_step
 from clustersim.workloads.memory.compute import PIPELINE, compute
-from clustersim.workloads.memory.gradients_of_a_step import gradients_of_a_step
 from clustersim.workloads.operators.by_coordinate import with_neighbours
 from clustersim.workloads.operators.lowering import Overlap
 from clustersim.workloads.operators.model import Model

@@ -142,8 +142,8 @@ def test_fewer_key_and_value_heads_than_ranks_are_repeated(heads: int, ranks: in
 
 def test_gradients_are_reduced_over_all_ranks_with_the_same_weights() -> None:
     for method in ("ddp", "zero", "fsdp"):
-        data = {"method": method}
-        with_cp, without = (run({"cp": degree, "data": data}) for degree in (4, 1))
+        data, training = {"method": method}, {"global_batch_size": 16}
+        with_cp, without = (run({"cp": degree, "data": data}, training=training) for degree in (4, 1))
         assert with_cp.scenario.derived.replicas == 2
         for category in ("parameters", "gradients", "optimizer"):
             held = [one.summary()["memory"]["by_category_bytes"][category] for one in (with_cp, without)]
