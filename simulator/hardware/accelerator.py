@@ -79,10 +79,10 @@ CUDNN_COLUMNS = 4128
 SINGLE_ACCESSES = 5.4e9
 """Elements a second that one SM reads and writes one at a time. Measured with torch 2.11 on one H100 and one H200, with
 equal SMs and unequal memories: casts from 16 bits to fp32, operands of unequal types, rows and columns that are
-broadcast and copies that exchange dimensions take 4.5e9 to 6.0e9 on the one and 5.1e9 to 6.4e9 on the other, while
-plain copies take 1.4 times as long on the one as on the other. So do kernels with one block of threads for each channel
-(cuDNN): the 53 batch norms of ResNet-50 with contiguous images, 2.84e9 elements of 256 samples, take 13.9 ms forward (3
-accesses) and 24.5 ms backward (5) in fp16, and 13.8 and 27.5 ms in fp32, on the H200."""
+broadcast and copies that exchange dimensions move 4.5e9 to 6.0e9 on the one and 5.1e9 to 6.4e9 on the other, while
+plain copies take 1.4 times as long on the one as on the other. Kernels with one block of threads for each channel do so
+too (cuDNN): the 53 batch norms of ResNet-50 with contiguous images, 2.84e9 elements of 256 samples, take 13.9 ms
+forward (3 accesses) and 24.5 ms backward (5) in fp16, and 13.8 and 27.5 ms in fp32, on the H200."""
 
 OPERATOR_SECONDS = 8e-6
 """Host time of an eager operator of PyTorch, dispatched from Python: 5 to 10 us (the `launch` of the stack ``ddp``)."""

@@ -35,8 +35,9 @@ class KernelByCoordinate(Kernel):
 def by_coordinate(over: str, each: Sequence[Kernel]) -> Kernel:
     """The kernel of *each* coordinate on the axis *over* as one kernel; a plain kernel if all are equal.
 
-    >>> by_coordinate("cp", [Kernel(nbytes=2.0), Kernel(nbytes=4.0)]).nbytes
-    3.0
+    >>> mean = by_coordinate("cp", [Kernel(nbytes=2.0), Kernel(nbytes=4.0, accesses=2.0)])
+    >>> mean.nbytes, mean.accesses
+    (3.0, 1.0)
     """
     if len(set(each)) == 1:
         return each[0]
@@ -52,6 +53,7 @@ def by_coordinate(over: str, each: Sequence[Kernel]) -> Kernel:
         shape=shape,
         precision=some.precision,
         launches=some.launches,
+        accesses=sum(kernel.accesses for kernel in each) / len(each),
         attention=some.attention,
         operation=some.operation,
         over=over,

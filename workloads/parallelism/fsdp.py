@@ -176,7 +176,7 @@ def fsdp(
     schedule = _with_axes(schedule, sizes, gathering)
     dtype = gradient_dtype or model.precision
     plain = reduction_of(sizes, "dp.reduce" if overlap and not blocking else None, each_pass=not no_sync)
-    sharding = Sharding(
+    return Sharding(
         model,
         sizes,
         lambda layers, axis: unit_buckets(layers, dtype, axis),
@@ -188,8 +188,7 @@ def fsdp(
         gathers={"reshard": reshard, "prefetch": prefetch, "copied": units == "tensors"},
         gathering=gathering,
         norm=gradient_norm,
-    )
-    return sharding.applied(schedule)
+    ).applied(schedule)
 
 
 def _with_axes(schedule: Schedule, sizes: GroupSizes, gathering: Gathering) -> Schedule:
