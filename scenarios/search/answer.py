@@ -181,7 +181,8 @@ def answer(planner: Planner) -> PlanAnswer:
     planner.watch.begin("simulating neighbours of the best")
     reasons = Reasons(planner, best[0])
     neighbours = reasons.neighbours()
-    return PlanAnswer(planner, best, rejected, neighbours, reasons.binding(neighbours), reasons.misses())
+    binding = reasons.binding(neighbours)
+    return PlanAnswer(planner, best, rejected, neighbours, binding, reasons.misses(binding))
 
 
 def _nothing(planner: Planner, rejected: Mapping[str, int]) -> str:

@@ -150,7 +150,8 @@ def estimates(task: Task) -> list[Priced]:
 def simulations(task: Task) -> list[dict[str, Any]]:
     """Return the result of each candidate of *task*, simulated: its key figures, ``software`` and ``need_bytes``."""
     space, estimator = _space(task.source)
-    return [simulated(space.variant(Candidate(values)), estimator) for values in task.values]
+    with gc_paused():
+        return [simulated(space.variant(Candidate(values)), estimator) for values in task.values]
 
 
 def simulated(scenario: BuiltScenario, estimator: Estimator | None = None) -> dict[str, Any]:

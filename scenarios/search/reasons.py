@@ -115,13 +115,13 @@ class Reasons:
 
     # Nearest misses.
 
-    def misses(self) -> list[Miss]:
-        """Return the nearest miss of each kind of rejection."""
-        return [self._miss(kind, rejected) for kind, rejected in sorted(self.planner.rejected().items())]
+    def misses(self, binding: Neighbour | None) -> list[Miss]:
+        """Return the nearest miss of each kind of rejection; *binding*, if there is one, is that of memory."""
+        return [self._miss(kind, rejected, binding) for kind, rejected in sorted(self.planner.rejected().items())]
 
-    def _miss(self, kind: str, rejected: Sequence[Candidate]) -> Miss:
+    def _miss(self, kind: str, rejected: Sequence[Candidate], binding: Neighbour | None) -> Miss:
         if kind == MEMORY:
-            nearest = self._least_too_large(rejected)
+            nearest = binding.candidate if binding else self._least_too_large(rejected)
             judged = self.planner.simulate([nearest])[0]
             need, bound = judged.result["need_bytes"], self.planner.journal.estimated[nearest.key].nbytes
             why = f"needs {of_capacity(need, self.capacity)}"

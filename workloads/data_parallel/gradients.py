@@ -179,14 +179,15 @@ def actions(program: Program, phases: str, *, from_end: bool = False) -> Iterato
     *from_end*: from the last one to the first.
     """
     ops, step = program.templated, -1 if from_end else 1
-    of = [_actions(template, phases)[::step] for template in ops.templates]
+    of = [distinct_actions(template, phases)[::step] for template in ops.templates]
     blocks = zip(range(len(ops.which)), ops.which.tolist(), ops.micro_batches.tolist(), strict=True)
     for number, template, own in list(blocks)[::step]:
         for phase, stage, micro_batch in of[template]:
             yield number, Action(phase, stage, own if micro_batch == PLACEHOLDER else micro_batch)
 
 
-def _actions(ops: Sequence[Op], phases: str) -> list[Action]:
+def distinct_actions(ops: Sequence[Op], phases: str) -> list[Action]:
+    """The actions of *phases* that *ops* compute, each once, in order of issue."""
     return list(
         dict.fromkeys(op.action for op in ops if isinstance(op, Compute) and op.action and op.action.phase in phases)
     )

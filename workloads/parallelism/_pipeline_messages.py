@@ -19,9 +19,9 @@ ahead, so that both copies get all sums, the last stage some steps later.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from math import ceil
 
 import numpy as np
@@ -32,9 +32,9 @@ from clustersim.simulator.reading.errors import ScheduleError
 from clustersim.simulator.schedule.mesh import NOWHERE, axis_of
 from clustersim.simulator.schedule.ops import Collective, Compute, Op, Recv, Send
 from clustersim.simulator.schedule.pipeline_order import PLACEHOLDER, Action
-from clustersim.simulator.schedule.program import Program
+from clustersim.simulator.schedule.program import Numbers, Program
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.data_parallel.gradients import actions
+from clustersim.workloads.data_parallel.gradients import actions, distinct_actions
 from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.operators.model import Model
 
@@ -103,73 +103,116 @@ class PipelineMessage:
             )
 
 
-@dataclass(slots=True)
-class MessagePlan:
-    """The messages of one rank: *sent* by the action that makes them, *received* by the action that waits for them.
+PASSES = "FBIW"
+"""The phases that a pipeline order runs on a stage, but for recomputation."""
 
-    *received* is in the order in which the senders send.
+FORWARD, BACKWARD, INPUT, _ = range(len(PASSES))
+"""Their indices. The gradients of weights, the last one, are passed on to no stage."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActionColumns:
+    """The actions of `PASSES` of a rank in order of issue, an entry each.
+
+    *block*: the number of the block that computes it; *phase*: its index in `PASSES`; *stage*; *micro_batch*.
     """
 
-    sent: dict[Action, PipelineMessage] = field(default_factory=dict)
-    received: dict[Action, PipelineMessage] = field(default_factory=dict)
+    block: Numbers
+    phase: Numbers
+    stage: Numbers
+    micro_batch: Numbers
 
-    def posted(self, row: Sequence[Action]) -> dict[Action, list[Action]]:
-        """For each action of *row*, the actions whose receives are posted before it.
+    @classmethod
+    def of(cls, program: Program) -> ActionColumns:
+        """The actions that *program* computes."""
+        ops = program.templated
+        templates = [distinct_actions(template, PASSES) for template in ops.templates]
+        each = [(PASSES.index(phase), stage, micro_batch) for own in templates for phase, stage, micro_batch in own]
+        counts = np.array([len(own) for own in templates], np.int64)
+        own = counts[ops.which]
+        block = np.repeat(np.arange(len(own)), own)
+        places = np.arange(len(block)) + np.repeat((counts.cumsum() - counts)[ops.which] - (own.cumsum() - own), own)
+        phase, stage, micro_batch = np.array(each, np.int64).reshape(-1, 3)[places].T
+        return cls(block, phase, stage, np.where(micro_batch == PLACEHOLDER, ops.micro_batches[block], micro_batch))
 
-        They are posted in the order of the sends, and each at the latest before its consumer.
-        """
-        place = {action: index for index, action in enumerate(row)}
-        latest: dict[int, int] = {}
-        posted: dict[Action, list[Action]] = defaultdict(list)
-        for wanted, message in reversed(list(self.received.items())):
-            index = latest[message.sender] = min(latest.get(message.sender, len(row)), place[wanted])
-            posted[row[index]].append(wanted)
-        return {action: wanted[::-1] for action, wanted in posted.items()}
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MessagePlan:
+    """The messages of a rank: *sent* and *received* have, by its actions, the number of one of *messages* or `NOWHERE`.
+
+    Receives are posted in the order of the sends of a sender, and each at the latest before its consumer: that of
+    action ``posted[i]`` before action ``before[i]``, the latter ascending.
+    """
+
+    messages: Sequence[PipelineMessage]
+    sent: Numbers
+    received: Numbers
+    posted: Numbers
+    before: Numbers
 
 
 def message_plans(
-    over: str, rows: Sequence[Sequence[Action]], boundary: Mapping[int, float], parts: Parts | None = None
+    over: str, rows: Sequence[ActionColumns], boundary: Mapping[int, float], parts: Parts | None = None
 ) -> list[MessagePlan]:
     """The messages of each rank along the axis *over*, from the actions of each rank.
 
     A message goes from the rank that has an action to the rank that has its successor, whatever their stages and
     replicas. *boundary*: bytes that the last layer of each stage passes on, in *parts* if given.
     """
-    home: dict[_Plain, tuple[int, Action]]
-    home = {action: (rank, action) for rank, row in enumerate(rows) for action in row}
-    plans = [MessagePlan() for _ in rows]
-    for rank, row in enumerate(rows):
-        known: dict[Hashable, PipelineMessage] = {}
-        for made in row:
-            for successor in successors(made):
-                receiver, wanted = home.get(successor, (rank, made))
-                if receiver == rank:
-                    continue
-                ends = made.phase, made.stage, wanted.phase, receiver
-                if ends not in known:
-                    nbytes = boundary[min(made.stage, wanted.stage)]
-                    templates = _template(made), _template(wanted)
-                    known[ends] = PipelineMessage(over, *templates, nbytes, rank, receiver, parts)
-                plans[rank].sent[made] = plans[receiver].received[wanted] = known[ends]
+    ends = np.cumsum([0, *(len(row.stage) for row in rows)])
+    rank = np.repeat(np.arange(len(rows)), np.diff(ends))
+    phase, stage = (np.concatenate([getattr(row, name) for row in rows]) for name in ("phase", "stage"))
+    made, wanted = _crossings(rank, phase, stage, np.concatenate([row.micro_batch for row in rows]))
+    columns = rank[made], phase[made], stage[made], phase[wanted], stage[wanted], rank[wanted]
+    each = list(zip(*(column.tolist() for column in columns), strict=True))
+    number = {one: place for place, one in enumerate(dict.fromkeys(each))}
+    messages = []
+    for sender, *action, then, following, receiver in number:
+        templates = _template(*action), _template(then, following)
+        nbytes = boundary[min(one.stage for one in templates)]
+        messages.append(PipelineMessage(over, *templates, nbytes, sender, receiver, parts))
+    sent, received = np.full((2, len(rank)), NOWHERE)
+    sent[made] = received[wanted] = [number[one] for one in each]
+    posted, before = _posted(rank, made, wanted)
+    plans = []
+    for first, last in pairwise(ends.tolist()):
+        own = slice(*before.searchsorted((first, last)))
+        plans.append(
+            MessagePlan(messages, sent[first:last], received[first:last], posted[own] - first, before[own] - first)
+        )
     return plans
 
 
-def _template(action: Action) -> Action:
-    return Action(action.phase, action.stage, PLACEHOLDER)
+def _template(phase: int, stage: int) -> Action:
+    return Action(PASSES[phase], stage, PLACEHOLDER)
 
 
-_Plain = tuple[str, int, int | None]
-"""An action as a plain tuple, which equals it and is made in less time."""
+def _crossings(rank: Numbers, phase: Numbers, stage: Numbers, micro_batch: Numbers) -> tuple[Numbers, Numbers]:
+    """The indices of the actions whose results another rank needs, and of the actions that need them.
+
+    A forward pass is followed by that of the next stage, a gradient of the input by that of the stage before.
+    """
+    index = np.full((len(PASSES), stage.max() + 3, micro_batch.max() + 1), NOWHERE)
+    index[phase, stage + 1, micro_batch] = np.arange(len(rank))
+    _, backward, of_input, _ = index[:, stage, micro_batch]
+    wanted = np.where(phase == FORWARD, index[FORWARD, stage + 2, micro_batch], np.maximum(backward, of_input))
+    passed_on = (phase <= INPUT) & (wanted != NOWHERE) & (rank[wanted] != rank)
+    return np.flatnonzero(passed_on), wanted[passed_on]
 
 
-def successors(made: Action) -> Sequence[_Plain]:
-    """The actions of other stages that need the result of *made*, if the order has them."""
-    phase, stage, micro_batch = made
-    if phase == "F":
-        return (("F", stage + 1, micro_batch),)
-    if phase in "BI":
-        return ("B", stage - 1, micro_batch), ("I", stage - 1, micro_batch)
-    return ()
+def _posted(rank: Numbers, made: Numbers, wanted: Numbers) -> tuple[Numbers, Numbers]:
+    """The actions *wanted* in the order in which their receives are posted, and the action before which each is.
+
+    *made*: ascending, the action whose result each waits for. Actions are indices in *rank*.
+    """
+    by_receiver = rank[wanted].argsort(kind="stable")
+    wanted, sender = wanted[by_receiver], rank[made[by_receiver]]
+    # from the last message of a pair of ranks to its first, each is posted no later than the ones after it
+    pair = (rank[wanted] * (rank[-1] + 1) + sender)[::-1]
+    below = np.cumsum(np.diff(pair, prepend=pair[:1]) != 0) * len(rank)
+    before = (np.minimum.accumulate(wanted[::-1] - below) + below)[::-1]
+    order = before.argsort(kind="stable")
+    return wanted[order], before[order]
 
 
 @dataclass(frozen=True, slots=True)

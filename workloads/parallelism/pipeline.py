@@ -4,13 +4,14 @@ Each pair of ranks and direction has a stream of its own, so a send never waits 
 unequal numbers of replicas, as in PipeDream's 15-1: then each replica runs its own micro-batches.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from inspect import signature
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
 from pydantic import field_validator, model_validator
 
 from clustersim.simulator.reading.errors import ScheduleError, SimulatorError
@@ -18,18 +19,18 @@ from clustersim.simulator.reading.lookup import attribute, function, names
 from clustersim.simulator.reading.names_and_parameters import known
 from clustersim.simulator.reading.quantities import BelongsTo, Count, Flag, Index
 from clustersim.simulator.reading.validation import Fault
-from clustersim.simulator.schedule.mesh import Axis, Mesh, family
+from clustersim.simulator.schedule.mesh import NOWHERE, Axis, Mesh, family
 from clustersim.simulator.schedule.ops import Compute, Op
-from clustersim.simulator.schedule.pipeline_order import Action, Order, is_file, order_of_file, read_order
+from clustersim.simulator.schedule.pipeline_order import Order, is_file, order_of_file, read_order
 from clustersim.simulator.schedule.program import Program, TemplatedOps
 from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
-from clustersim.workloads.data_parallel.gradients import actions
 from clustersim.workloads.memory.compute import PIPELINE, WeightVersions
 from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.operators.operator import REPLICAS
 from clustersim.workloads.parallelism._parallelism import Choices, Chosen, Job, Parallelism, TrainingStep, divisors
 from clustersim.workloads.parallelism._pipeline_messages import (
+    ActionColumns,
     MessagePlan,
     Parts,
     PipelineMessage,
@@ -299,10 +300,10 @@ def pipeline_parallel(
     if len(schedule.programs) == 1:
         return schedule
     layers = {layer.name: layer for layer in model.layers}
-    rows = [list(actions(program, "FBIW")) for program in schedule.programs]
+    rows = [ActionColumns.of(program) for program in schedule.programs]
     boundaries = _boundaries(schedule, layers, micro_batch_size)
     parts = _parts(schedule, model) if scatter_gather else None
-    plans = message_plans(PIPELINE, [[action for _, action in row] for row in rows], boundaries, parts)
+    plans = message_plans(PIPELINE, rows, boundaries, parts)
     programs = (_with_messages(*one) for one in zip(schedule.programs, rows, plans, strict=True))
     return replace(schedule, programs=tuple(programs))
 
@@ -323,30 +324,32 @@ def _boundaries(schedule: Schedule, layers: Mapping[str, Layer], micro_batch_siz
     return boundary
 
 
-def _with_messages(program: Program, row: Sequence[tuple[int, Action]], plan: MessagePlan) -> Program:
-    """*program* with the messages of *plan*; *row* has its actions, each with the number of its block."""
-    ops = program.templated
-    of: defaultdict[int, list[Action]] = defaultdict(list)
-    for number, action in row:
-        of[number].append(action)
-    posted, received, sent = plan.posted([action for _, action in row]), plan.received, plan.sent
-    templates: dict[Hashable, tuple[Op, ...]] = {}
-    blocks: list[tuple[Hashable, int | None]] = []
-    for number, (template, own) in enumerate(zip(ops.which.tolist(), ops.micro_batches.tolist(), strict=True)):
-        here = of[number]
-        for action in here:
-            for wanted in posted.get(action, ()):
-                message = received[wanted]
-                if id(message) not in templates:
-                    templates[id(message)] = (message.recv(),)
-                blocks.append((id(message), wanted.micro_batch))
-        incoming = [one for action in here if (one := received.get(action))]
-        outgoing = [one for action in here if (one := sent.get(action))]
-        key: Hashable = (template, *map(id, incoming), None, *map(id, outgoing))
-        if key not in templates:
-            templates[key] = tuple(_joined(ops.templates[template], incoming, outgoing))
-        blocks.append((key, own))
-    return program.with_templated_ops(TemplatedOps.from_names(templates, blocks))
+def _with_messages(program: Program, row: ActionColumns, plan: MessagePlan) -> Program:
+    """*program*, whose actions are *row*, with the messages of *plan*."""
+    ops, messages = program.templated, plan.messages
+    numbers = np.arange(len(ops.which))
+    ends = row.block.searchsorted([*numbers, len(numbers)]).tolist()
+    received, sent = plan.received.tolist(), plan.sent.tolist()
+    # a block by its template and the messages of its actions; one that is a receive alone has no template
+    keys: list[tuple[int | None, tuple[int, ...], tuple[int, ...]]] = [
+        (template, tuple(received[first:last]), tuple(sent[first:last]))
+        for template, (first, last) in zip(ops.which.tolist(), pairwise(ends), strict=True)
+    ]
+    keys += [(None, (message,), ()) for message in plan.received[plan.posted].tolist()]
+    templates = list(dict.fromkeys(keys))
+    made = list[tuple[Op, ...]]()
+    for template, *several in templates:
+        incoming, outgoing = ([messages[one] for one in those if one != NOWHERE] for those in several)
+        if template is None:
+            made.append((incoming[0].recv(),))
+        else:
+            made.append(tuple(_joined(ops.templates[template], incoming, outgoing)))
+    place = {key: number for number, key in enumerate(templates)}
+    which = np.array([place[key] for key in keys], np.int64)
+    micro_batches = np.concatenate((ops.micro_batches, row.micro_batch[plan.posted]))
+    # a receive stands before the block of the action before which it is posted
+    order = np.concatenate((2 * numbers + 1, 2 * row.block[plan.before])).argsort(kind="stable")
+    return program.with_templated_ops(TemplatedOps.from_columns(made, which[order], micro_batches[order]))
 
 
 def _joined(
