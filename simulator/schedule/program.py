@@ -285,12 +285,12 @@ class Program:
 
     def distinct(self, *kinds: type[Op]) -> Iterator[Op]:
         """The ops of each template once, placeholders kept; those of *kinds*, if any are given."""
-        ops = chain.from_iterable(self.templated.templates)
-        return (op for op in ops if isinstance(op, kinds)) if kinds else ops
+        ops = self.templated
+        return iter(ops.of_kinds(kinds)[1]) if kinds else chain.from_iterable(ops.templates)
 
     def computations(self) -> Iterator[Compute]:
         """The computations of each template once, placeholders kept."""
-        return (op for op in self.distinct() if isinstance(op, Compute))
+        return cast("Iterator[Compute]", self.distinct(Compute))
 
     def in_phase(self, phase: str) -> Iterator[Op]:
         """The ops of actions of that *phase*, of each template once, placeholders kept."""

@@ -151,8 +151,12 @@ def updated_stages(program: Program) -> dict[str, frozenset[int]]:
 
     They are its own stage and the stages without a step of their own: one step at the end is for all stages of a rank.
     """
-    stages = {op.action.stage for op in program.computations() if op.action and op.action.phase == "F"}
-    updates = {op.name: op.action.stage for op in program.computations() if op.action and op.action.phase == "O"}
+    stages, updates = set[int](), dict[str, int]()
+    for op in program.computations():
+        if op.action and op.action.phase == "F":
+            stages.add(op.action.stage)
+        elif op.action and op.action.phase == "O":
+            updates[op.name] = op.action.stage
     shared = stages - set(updates.values())
     return {name: frozenset({stage, *shared}) for name, stage in updates.items()}
 
