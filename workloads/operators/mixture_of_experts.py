@@ -15,7 +15,15 @@ from itertools import chain
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, memory_bound
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.workloads.operators.elementwise import Elementwise, RecomputedActivation
-from clustersim.workloads.operators.expert_routing import FP8_BYTES, Dispatch, Router, cast_to_fp8, permuted, unpermuted
+from clustersim.workloads.operators.expert_routing import (
+    FP8_BYTES,
+    Dispatch,
+    Router,
+    cast_to_fp8,
+    permuted,
+    unpermuted,
+    unpermuted_backward,
+)
 from clustersim.workloads.operators.experts import Experts
 from clustersim.workloads.operators.grouped_linear import GroupedLinear
 from clustersim.workloads.operators.operator import Exchange, Operator, ParameterTensor, Segment
@@ -162,7 +170,8 @@ class Mixture(Operator):
         added = (self._sum(samples),) if any(self.shared) else ()
         partial = samples * self.rows * self.hidden * float(BYTES[self.precision])
         after = (Exchange("all_reduce", partial, self.summed),) if self.summed else ()
-        yield Segment((*self._unpermuted(samples), *added), after=after)
+        summed = unpermuted(*self._copied(samples), self.precision, fused=self.fused)
+        yield Segment((*summed, *added), after=after)
         if self.experts.cut.overlap != "shared_experts":
             yield from _of(self._shared(False), "F", samples)
 
@@ -171,7 +180,8 @@ class Mixture(Operator):
         second, first = self._beside("I", samples)
         if self.experts.cut.overlap != "shared_experts":
             yield from _of(self._shared(True), "I", samples)
-        yield from _exchanged((*self._unpermuted(samples), *self._cast(samples)), there, second)
+        gradients = unpermuted_backward(*self._copied(samples), self.precision, fused=self.fused)
+        yield from _exchanged((gradients, *self._cast(samples)), there, second)
         yield self._experts(samples, "I")
         yield from _exchanged((), back, first)
         added = (self._sum(samples),) * (2 if any(self.shared) else 1)
@@ -222,9 +232,9 @@ class Mixture(Operator):
         sent = self.experts.cut.sent_fp8
         return (cast_to_fp8(samples * self.rows, self.hidden, self.precision),) if sent else ()
 
-    def _unpermuted(self, samples: int) -> tuple[Kernel, ...]:
-        copies = sum(self.dispatch(samples).tokens)
-        return (unpermuted(samples * self.rows, copies, self.hidden, self.precision, fused=self.fused),)
+    def _copied(self, samples: int) -> tuple[float, float, int]:
+        """Tokens, their copies for experts, and features."""
+        return samples * self.rows, sum(self.dispatch(samples).tokens), self.hidden
 
     def _sorted(self, nbytes: float) -> Kernel:
         return memory_bound(nbytes, precision=self.precision)

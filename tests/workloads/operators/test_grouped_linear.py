@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 from itertools import combinations, pairwise
 from math import ceil
@@ -15,11 +16,13 @@ from hypothesis import strategies as st
 from clustersim.simulator.hardware.accelerator import OPERATOR_SECONDS, Accelerator, Software
 from clustersim.simulator.hardware.kernel import grouped_matmul, matmul, memory_bound
 from clustersim.simulator.hardware.matrix_products import TILE_M, expected_tiles_down
+from clustersim.topologies.catalogue import GPUS, device
 from clustersim.workloads.architectures.shape import Embedding, Mlp, Norm, SelfAttention, Shape
 from clustersim.workloads.architectures.transformer import transformer_operators
 from clustersim.workloads.operators.elementwise import Saved
-from clustersim.workloads.operators.expert_routing import domain_shares
+from clustersim.workloads.operators.expert_routing import domain_shares, unpermuted
 from clustersim.workloads.operators.experts import ExpertCut, Experts, read_load, zipf
+from clustersim.workloads.operators.grouped_linear import GroupedLinear
 from clustersim.workloads.operators.mixture_of_experts import Mixture
 
 GPU = Accelerator(peak_flops={"bf16": 1e15, "fp32": 1e14}, memory_bandwidth=3e12, sms=132, k_half=100)
@@ -49,6 +52,27 @@ def test_flops_are_those_of_all_products(rows: list[int]) -> None:
     assert kernel.nbytes == 2 * sum(m * 64 + 64 * 96 + m * 96 for m in rows if m)
     weights = grouped_matmul([96.0] * len(rows), 64, rows, precision="bf16")
     assert weights.flops == kernel.flops
+
+
+def test_experts_on_an_h200_take_as_long_as_measured() -> None:
+    """Products of 8 to 128 experts with means of drawn rows, and sums of their results in place, in bf16."""
+    gpu = device(GPUS, "h200").accelerator()
+    with (Path(__file__).parents[3] / "scenarios/published/h200_experts.csv").open() as file:
+        table = list(csv.DictReader(file))
+    errors = []
+    for row in table:
+        experts, rows, inputs, outputs = (int(row[key]) for key in ("experts", "rows", "inputs", "outputs"))
+        grouped = GroupedLinear(experts, inputs, outputs, False, "bf16", "dp", random_rows=True)
+        tokens = (rows / experts,) * experts
+        kernels = {
+            "forward": grouped.forward(tokens),
+            "input gradient": grouped.backward_input(tokens),
+            "weight gradient": grouped.backward_weights(tokens),
+            "scatter_add": unpermuted(0, rows, inputs, "bf16", fused=False)[1:],
+        }[row["operation"]]
+        errors.append(gpu.seconds(kernels) / (1e-6 * float(row["us"])) - 1)
+    assert np.abs(errors).max() < 0.18
+    assert np.abs(errors).mean() < 0.07
 
 
 def test_rows_that_do_not_fill_a_tile_cost_a_whole_one() -> None:
