@@ -74,7 +74,7 @@ def bench(
         seconds = durations(schedule, built.cluster, devices)
 
         def measure() -> list[float]:
-            replayed = replay(schedule, seconds, places=built.places, repeat=2, timeout=120.0)
+            replayed = replay(schedule, seconds, places=built.places, repeat=2, timeout=600.0)
             assert replayed is not None
             return [min(column) for column in zip(*map(times, replayed.timelines), strict=True)]
 

@@ -33,7 +33,7 @@ def executed(member, op):
 
 def outcome(kind, algorithm="auto"):
     op = Collective(name="x", kind=kind, over="dp", nbytes=12.0, root=ROOT, algorithm=algorithm)
-    sources, sinks = zip(*launch(executed, [op] * RANKS, timeout=60), strict=True)
+    sources, sinks = zip(*launch(executed, [op] * RANKS, timeout=300), strict=True)
     return list(sources), list(sinks)
 
 

@@ -32,7 +32,7 @@ def steps() -> dict[str, list[list[Step]]]:
     from clustersim.simulator.replay.launch import launch
 
     with testbed.build(STAR, STAR.gpus) as built:
-        results = launch(train, [(tuple(COMPRESSION), STEPS)] * RANKS, places=built.places, timeout=120.0)
+        results = launch(train, [(tuple(COMPRESSION), STEPS)] * RANKS, places=built.places, timeout=600.0)
     assert results is not None
     return {hook: [rank[hook] for rank in results] for hook in COMPRESSION}
 

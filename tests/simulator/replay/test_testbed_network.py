@@ -50,7 +50,7 @@ def calibrated() -> Transport:
     with testbed.build(STAR, devices) as built:
 
         def swept() -> list[Measurement]:
-            results = launch(measure, [sweep, sweep], places=built.places, timeout=60.0)
+            results = launch(measure, [sweep, sweep], places=built.places, timeout=300.0)
             assert results is not None
             return list(results[0])
 
