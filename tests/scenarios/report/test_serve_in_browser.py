@@ -19,6 +19,9 @@ pytestmark = [
     pytest.mark.skipif(BROWSER is None, reason="Chromium is not installed (Debian: apt-get install chromium)"),
 ]
 
+PATIENCE = 300_000
+"""Milliseconds until a wait gives up: a busy machine draws slowly."""
+
 
 @pytest.fixture(scope="module")
 def page():
@@ -27,11 +30,12 @@ def page():
     ready = Event()
     site = Site(plain(Scenario.load("lecture_3d_32gpus")))
     Thread(target=site.serve, args=(0, lambda text: (address.append(text), ready.set())), daemon=True).start()
-    assert ready.wait(60)
+    assert ready.wait(PATIENCE / 1000)
     with playwright.sync_playwright() as started:
         # root needs no sandbox here: the page is our own
         browser = started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
         opened = browser.new_page(viewport={"width": 1400, "height": 900})
+        opened.set_default_timeout(PATIENCE)
         faults: list[str] = []
         own = (address[0].partition("?")[0], "data:", "blob:")
         opened.on("console", lambda one: faults.append(one.text) if one.type in ("error", "warning") else None)
@@ -44,7 +48,7 @@ def page():
 
 
 def _ran(opened, number: int) -> None:
-    opened.wait_for_selector(f"body[data-run='{number}']", timeout=120_000)
+    opened.wait_for_selector(f"body[data-run='{number}']")
 
 
 def _fill(opened, key: str, text: str) -> None:
