@@ -1,8 +1,8 @@
 """A launch script as a document: sbatch headers, options of the launcher, the program, and its arguments.
 
 The document has the mappings ``sbatch``, ``launch`` (options of torchrun, deepspeed, srun or accelerate),
-``arguments`` (flags of the program) and ``environment`` (variables), and the words ``launcher`` and ``program``. Flags lose their ``--`` and have ``_``
-in place of ``-``, as argparse names them.
+``arguments`` (flags of the program) and ``environment`` (variables), and the words ``launcher`` and ``program``. Flags
+lose their ``--`` and have ``_`` in place of ``-``, as argparse names them.
 """
 
 from __future__ import annotations

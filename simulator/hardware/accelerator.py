@@ -158,6 +158,8 @@ class Software:
     """Gradients of replicas are all-reduced behind the backward pass, whatever `overlap` says."""
     fp32_gradients: tuple[Literal["bf16", "fp16"], ...] = ()
     """Precisions under which gradients are accumulated and reduced in fp32."""
+    zero_fp32_gradients: Flag = True
+    """Gradients of ZeRO's stage 1 are in fp32 where fp32_gradients says so; false: they have the type of the model."""
     gradient_buffers: Literal["copies", "two", "half", "none", "averaged"] = "copies"
     """Memory of gradient buckets beside the gradients: copies of all, two buckets, half (16-bit copies of fp32), none,
     or averaged (none, and the reduction divides, which costs nothing)."""
