@@ -145,6 +145,10 @@ def _distributed(
         axes = weight_axes(derived.layouts, list(parts.values()))
         schedule = gradient_norm(schedule, axes, synchronous=parallelism.synchronous_update)
         schedule = split_tensor_norms(schedule, share, [axis for axis in axes if axis != PIPELINE])
+    if step.software.launch_blocking:
+        from clustersim.workloads.launch_blocking import one_stream
+
+        schedule = one_stream(schedule)
     if share.optimizer_seconds is None:
         from clustersim.workloads.software_stack import HostTime, fixed_costs
 

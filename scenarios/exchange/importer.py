@@ -258,16 +258,17 @@ def _length(facts: Facts) -> None:
 def _software(facts: Facts) -> None:
     """Give the stack of the program; without one it is chosen by the parallelism."""
     program, compiled = facts.value("run.program"), facts.value("run.compiled")
+    key = "software.preset" if "software.launch_blocking" in facts.found else "software"
     if program == "megatron":
         cluster = topologies.cluster(_cluster(facts))
         stack = default_stack("ddp", {"tp": 2}, cluster.accelerator(cluster.gpus[0]), transformer=True).stack
-        facts.follows("run.program", "software", stack, "Megatron-LM on this GPU")
+        facts.follows("run.program", key, stack, "Megatron-LM on this GPU")
     elif program in OF_DEEPSPEED and facts.value("parallelism.data.method") == "zero":
         cluster = topologies.cluster(_cluster(facts))
         stack = default_stack("zero", {}, cluster.accelerator(cluster.gpus[0]), transformer=True, stage=3).stack
-        facts.follows("run.program", "software", stack, "DeepSpeed on this GPU")
+        facts.follows("run.program", key, stack, "DeepSpeed on this GPU")
     elif compiled and facts.value("parallelism.data.method") in ("fsdp", "ddp"):
-        facts.follows("run.compiled", "software", f"{facts.value('parallelism.data.method')}_compile", "")
+        facts.follows("run.compiled", key, f"{facts.value('parallelism.data.method')}_compile", "")
 
 
 def scenario_document(facts: Facts, name: str, folder: Path = Path()) -> tuple[Document, dict[tuple[str, ...], str]]:

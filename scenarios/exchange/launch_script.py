@@ -1,8 +1,8 @@
 """A launch script as a document: sbatch headers, options of the launcher, the program, and its arguments.
 
-The document has the mappings ``sbatch``, ``launch`` (options of torchrun, deepspeed, srun or accelerate) and
-``arguments`` (flags of the program), and the words ``launcher`` and ``program``. Flags lose their ``--`` and have ``_``
-in place of ``-``, as argparse names them.
+The document has the mappings ``sbatch``, ``launch`` (options of torchrun, deepspeed, srun or accelerate),
+``arguments`` (flags of the program) and ``environment`` (variables), and the words ``launcher`` and ``program``. Flags
+lose their ``--`` and have ``_`` in place of ``-``, as argparse names them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ ALONE = (
 SHORT = {"N": "nodes", "n": "ntasks", "c": "cpus_per_task", "G": "gpus", "H": "hostfile", "i": "include"}
 """Short options of Slurm's srun and sbatch, and of deepspeed, and their long names."""
 
+ENVIRONMENT = ("CUDA_LAUNCH_BLOCKING",)
+"""Variables of the environment that change how long a step takes."""
+
 _NUMBER = re.compile(r"[-+]?\.?\d")
 _SBATCH = re.compile(r"#SBATCH\s+(-\S.*)")
 
@@ -47,6 +50,9 @@ def script(text: str, name: str) -> Document:
             words = [ShellWord(word, number) for word in match[1].partition(" #")[0].split()]
             made.options("sbatch", words)
     found, variables = commands(text, name)
+    for variable in ENVIRONMENT:
+        for value in variables.get(variable, [])[-1:]:
+            made.put(("environment", variable), value.text, value)
     launched = [(words, place) for words in found if (place := _launcher(words)) is not None]
     for words, place in launched[:1]:
         _launch(made, words[place:])

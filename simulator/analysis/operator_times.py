@@ -150,7 +150,7 @@ def _rows(kernels: Sequence[Kernel], processor: Accelerator, software: Software 
         software.launching_seconds(one) if known and software else 0.0
         for one, known in zip(kernels, launched, strict=True)
     ]
-    on_gpu, by_host = _weights(sum(own), sum(host), software.sharpness if software else 1.0)
+    on_gpu, by_host = _weights(sum(own), sum(host), software.exponent if software else 1.0)
     rows = []
     for kernel, seconds, launching in zip(kernels, own, host, strict=True):
         row = np.array([0.0, 0.0, launching * by_host, kernel.seconds or 0.0, kernel.flops, kernel.nbytes, 0.0])

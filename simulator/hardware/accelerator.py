@@ -110,6 +110,9 @@ class Software:
     `workloads.operators.operator.FUSIBLE` that are named."""
     sharpness: Ratio = 4.0
     """Exponent q of the smooth maximum of host time h and GPU time g, (h^q + g^q)^(1/q); by default 4."""
+    launch_blocking: Flag = False
+    """The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1): host time and GPU time add
+    up, and no collective runs beside computation."""
     tensor_operators: Annotated[Index, Key("operators")] = 0
     """Operators that the optimizer step launches for each parameter tensor of a rank, one by one."""
     tensor_seconds: Annotated[Time, Key("tensor")] = 0.0
@@ -155,6 +158,8 @@ class Software:
     """Gradients of replicas are all-reduced behind the backward pass, whatever `overlap` says."""
     fp32_gradients: tuple[Literal["bf16", "fp16"], ...] = ()
     """Precisions under which gradients are accumulated and reduced in fp32."""
+    zero_fp32_gradients: Flag = True
+    """Gradients of ZeRO's stage 1 are in fp32 where fp32_gradients says so; false: they have the type of the model."""
     gradient_buffers: Literal["copies", "two", "half", "none", "averaged"] = "copies"
     """Memory of gradient buckets beside the gradients: copies of all, two buckets, half (16-bit copies of fp32), none,
     or averaged (none, and the reduction divides, which costs nothing)."""
@@ -227,6 +232,15 @@ class Software:
             return 0.0
         beside = OPERATOR_SECONDS * kernel.operators + self.product_seconds * kernel.products
         return self.launch_seconds * kernel.launches + beside
+
+    @property
+    def exponent(self) -> float:
+        """*sharpness*, or 1, with which the smooth maximum is a sum, where the host waits for each kernel.
+
+        >>> Software(launch_blocking=True).exponent
+        1.0
+        """
+        return 1.0 if self.launch_blocking else self.sharpness
 
     @property
     def autocast(self) -> bool:
@@ -371,7 +385,7 @@ class Accelerator:
         if software is None or not software.launch_seconds or not gpu:
             return gpu + given
         host = software.host_seconds(kernels)
-        return smooth_maximum(gpu, host, software.sharpness) + given
+        return smooth_maximum(gpu, host, software.exponent) + given
 
     def slowest_of(self, count: float, now: float = 1) -> Accelerator:
         """Return the expected slowest of *count* GPUs, for which synchronous ranks wait; *now* it is that of so many.

@@ -206,7 +206,7 @@ def own_keys(name: str) -> dict[str, object]:
         ("fsdp_2023", "fsdp", {"early_stop", "keeps_casts"}),
         ("llm_foundry", "fsdp", {"cross_entropy", "keeps_casts"}),
         ("llm_foundry_2023", "llm_foundry", {"early_stop"}),
-        ("deepspeed", "megatron_deepspeed", {"flash_backward", "padded_vocabulary"}),
+        ("deepspeed", "megatron_deepspeed", {"flash_backward", "padded_vocabulary", "zero_fp32_gradients"}),
         ("aa_scaling_flash2", "aa_scaling", {"fused"}),
         ("aa_scaling_flash1", "aa_scaling_flash2", {"flash_forward", "flash_backward"}),
         ("torchtune", "fsdp_compile", {"cross_entropy"}),

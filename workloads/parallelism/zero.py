@@ -201,7 +201,7 @@ class Zero(ReducingMethod):
 
         Else DeepSpeed converts the model and its gradients to *precision* (runtime/engine.py, ``get_data_types``).
         """
-        own = self.stage == 0 or (self.stage == 1 and software.unfused_update)
+        own = self.stage == 0 or (self.stage == 1 and software.unfused_update and software.zero_fp32_gradients)
         return software.gradient_dtype(precision) if own else precision
 
     def check(self, others: Mapping[str, Parallelism]) -> None:

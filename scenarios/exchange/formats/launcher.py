@@ -28,6 +28,8 @@ def read(source: SourceFile, facts: Facts) -> None:
     if not (training_arguments.recognises(source) or megatron.recognises(source)):
         # the flags of a program of one's own; those that these know they read themselves
         _configured(source, facts)
+    if source.take("environment", "CUDA_LAUNCH_BLOCKING") == "1":
+        facts.give("software.launch_blocking", True, source, "environment", "CUDA_LAUNCH_BLOCKING")
     source.ignore("launcher_options", "launch")
     source.ignore("launcher_sbatch", "sbatch")
     for key in ("nnodes", "num_nodes", "num_machines"):

@@ -24,8 +24,9 @@ from clustersim.workloads.operators.model import Model
 from clustersim.workloads.operators.operator import parameter_tensors
 from clustersim.workloads.parallelism._sharding import owned_elements
 from clustersim.workloads.parallelism.pipeline import pipeline_parallel
-from clustersim.workloads.parallelism.zero import SHARDED, zero, zero_buckets
+from clustersim.workloads.parallelism.zero import SHARDED, Zero, zero, zero_buckets
 from clustersim.workloads.pipelines.one_f_one_b import one_f_one_b
+from clustersim.workloads.software_stack import software
 from tests.workloads.parallelism.zero_states import zero_state_bytes
 
 DATA = Path(__file__).parents[3] / "../shared/data"
@@ -363,3 +364,17 @@ def test_a_group_of_all_replicas_is_no_hybrid():
     what = model(700, 300)
     base = one_stage(what)
     assert zero(base, what, 4, stage=1, hybrid=4) == zero(base, what, 4, stage=1)
+
+
+@pytest.mark.parametrize(
+    ("stack", "dtypes"),
+    [
+        ("megatron_deepspeed", ["fp32", "fp32", "bf16", "bf16"]),  # a bf16 optimizer of its own, until 2022
+        ("deepspeed", ["fp32", "bf16", "bf16", "bf16"]),  # get_data_types of 2023: with ZeRO as the model
+        ("huggingface_deepspeed", ["fp32", "bf16", "bf16", "bf16"]),
+        ("megatron_core", ["fp32", "fp32", "bf16", "bf16"]),
+    ],
+)
+def test_gradients_of_bf16_have_the_type_that_the_engine_gives_them(stack: str, dtypes: list[str]) -> None:
+    found = [Zero(method="zero", stage=stage).gradient_dtype("bf16", software(stack)) for stage in range(4)]
+    assert found == dtypes

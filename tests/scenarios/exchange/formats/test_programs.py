@@ -138,6 +138,16 @@ def test_llama3_of_megatron(tmp_path):
     assert scenario.specification.software == "megatron_core"
 
 
+@pytest.mark.parametrize(("value", "blocking"), [("1", True), ("0", False)])
+def test_a_script_tells_whether_launches_block(value, blocking, tmp_path):
+    text = f"export CUDA_LAUNCH_BLOCKING={value}\n{LLAMA3}"
+    one = imported(write(tmp_path, run__sh=text), Options(), "x")
+    stack = one.scenario.software
+    assert (stack.launch_blocking, stack.flash_backward) == (blocking, 3.0)
+    assert ("launch_blocking: true   # run.sh:1" in one.text) == blocking
+    assert one.unread == {}
+
+
 def test_gpt_5b_of_nemo(tmp_path):
     one = imported(write(tmp_path, nemo__yaml=NEMO), Options(), "x")
     scenario = one.scenario
