@@ -106,6 +106,25 @@ def test_long_products_of_an_rtx_4090_run_as_measured() -> None:
     assert flops / alone / 1e12 == pytest.approx((158.6 + 160.2) / 2, rel=0.03)
 
 
+LARGE_PRODUCTS = {
+    "a40": (110.6, 0.03),
+    "l4": (59.4, 0.03),
+    "rtx_5090": (234.7, 0.1),
+    "rtx_a6000": (110.6, 0.05),
+}
+"""TFLOP/s in bf16 of 8192 x 8192 (zzc0721/torch-performance-test-data, issues 185, 120 and 96), and the tolerance: an
+RTX A6000 is an A40 with more bandwidth; a share of the peak is 1 at the most, which an RTX 5090 exceeds."""
+
+
+@pytest.mark.parametrize("name", LARGE_PRODUCTS)
+def test_large_products_alone_run_as_measured(name: str) -> None:
+    (measured, tolerance), gpu, flops = LARGE_PRODUCTS[name], device(GPUS, name).accelerator(), 2.0 * 8192**3
+    seconds = gpu.alone().kernel_seconds(
+        Kernel(flops, 3 * 2.0 * 8192**2, precision="bf16", shape=(1, 8192, 8192, 8192))
+    )
+    assert flops / seconds / 1e12 == pytest.approx(measured, rel=tolerance)
+
+
 @pytest.mark.parametrize("name", ["b300", "gb200", "gb300"])
 def test_blackwell_keeps_one_ratio_of_rate_to_the_square_root_of_power(name: str) -> None:
     b200, other = device(GPUS, "b200"), device(GPUS, name)
