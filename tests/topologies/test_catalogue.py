@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clustersim.simulator.hardware.accelerator import FLASH_2_BACKWARD, Accelerator
-from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.hardware.kernel import Kernel, matmul
 from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Section
@@ -124,6 +124,14 @@ def test_large_products_alone_run_as_measured(name: str) -> None:
         Kernel(flops, 3 * 2.0 * 8192**2, precision="bf16", shape=(1, 8192, 8192, 8192))
     )
     assert flops / seconds / 1e12 == pytest.approx(measured, rel=tolerance)
+
+
+def test_a_p100_sums_products_of_fp16_at_the_rate_of_fp32() -> None:
+    """zzc0721/torch-performance-test-data, issue 180: 7.3 TFLOP/s in fp16 and 9.5 in fp32, of 21.2 and 10.6."""
+    gpu, sides = device(GPUS, "p100").accelerator().alone(), (8192, 8192, 8192)
+    halves, singles = (gpu.kernel_seconds(matmul(*sides, precision=one)) for one in ("fp16", "fp32"))
+    assert 2.0 * 8192**3 / halves / 1e12 == pytest.approx(7.29, rel=0.03)
+    assert 2.0 * 8192**3 / singles / 1e12 == pytest.approx(9.5, rel=0.12)
 
 
 @pytest.mark.parametrize("name", ["b300", "gb200", "gb300"])
