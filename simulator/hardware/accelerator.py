@@ -168,7 +168,7 @@ class Software:
     scatter_gather: Flag = False
     """Ranks that hold the same boundary between stages send one part each, and the receivers gather."""
     cross_entropy: Loss = ""
-    """How the loss is computed; empty: as fused says."""
+    """How the loss is computed; empty: as fused says, under torch_compile recomputed."""
     gather_logits: Flag = False
     """Tensor-parallel ranks gather the logits, and each computes the whole loss."""
     product_seconds: Annotated[Time, Key("grouped_product")] = 0.0
