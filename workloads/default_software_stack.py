@@ -34,7 +34,9 @@ Hopper of hardly any (NVIDIA-NeMo, scripts/performance/recommended_model_configs
 model_configs_h100.csv, cuda_graphs: 19 of 36 and 2 of 40 rows; the others hide launches behind large kernels)."""
 
 VERSIONS: Mapping[str, tuple[tuple[int, str], ...]] = {
-    "ddp": ((0, "ddp"), (2024, "ddp_sdpa")),
+    "ddp": ((0, "ddp"), (2024, "ddp_sdpa"), (2026, "ddp_sdpa_2026")),
+    "ddp_sdpa": ((0, "ddp_sdpa"), (2026, "ddp_sdpa_2026")),
+    "ddp_compile": ((0, "ddp_compile"), (2026, "ddp_compile_2026")),
     "fsdp": ((0, "fsdp_2023"), (2023, "fsdp"), (2024, "fsdp_sdpa"), (2026, "fsdp_sdpa_2026")),
     "fsdp_sdpa": ((0, "fsdp_sdpa"), (2026, "fsdp_sdpa_2026")),
     "fsdp_compile": ((0, "fsdp_compile"), (2026, "fsdp_compile_2026")),
@@ -64,6 +66,7 @@ FRAMEWORKS = ("torch", "torch_compile", "jax")
 
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "ddp_sdpa": ("ddp_compile",),
+    "ddp_sdpa_2026": ("ddp_compile_2026",),
     "fsdp_sdpa": ("fsdp_compile",),
     "fsdp_sdpa_2026": ("fsdp_compile_2026",),
     "huggingface": ("ddp_sdpa",),

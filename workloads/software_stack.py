@@ -62,8 +62,9 @@ class StackKeys(Section, of=Software, without=("name",)):
     """What a software stack costs and how it works. As in `Software`, and:
 
     *torch_compile*: TorchInductor fuses pointwise operators, norms, softmax and loss into a kernel each; the kernels of
-    matrix products and of fused attention stay (Ansel et al. 2024, "PyTorch 2", ASPLOS, section 4), and unaligned
-    products are padded (torch/_inductor/config.py, shape_padding).
+    matrix products and of fused attention stay (Ansel et al. 2024, "PyTorch 2", ASPLOS, section 4), unaligned products
+    are padded (torch/_inductor/config.py, shape_padding), and a loss that is compiled with the model is recomputed from
+    the logits.
     """
 
     fused: Flag | list[Fusible] | None = None
@@ -112,7 +113,9 @@ class SoftwareSpecification(StackKeys):
     def build(self) -> Software:
         """The parameter set that an accelerator takes."""
         stack = made(self, Software, fused=self._fused)
-        return replace(stack, padded=True) if self.torch_compile else stack
+        if not self.torch_compile:
+            return stack
+        return replace(stack, padded=True, cross_entropy=stack.cross_entropy or "recomputed")
 
     def changed(self, keys: Mapping[str, Any]) -> Self:
         """The stack with the values of *keys*. Raises `Fault` for values that contradict each other."""

@@ -36,8 +36,8 @@ from clustersim.topologies.inventory import gpu_called
 if TYPE_CHECKING:
     from clustersim.simulator.replay.measurements import DeviceMeasurements, TimedProduct
 
-EAGER = "ddp_sdpa"
-"""The stack whose launch is measured: eager PyTorch."""
+EAGER = "ddp_sdpa_2026"
+"""The stack whose launch is measured: eager PyTorch, of now."""
 
 
 @dataclass(frozen=True)

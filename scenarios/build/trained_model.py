@@ -15,8 +15,9 @@ from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import ClusterError, ScenarioError, SimulatorError
 from clustersim.simulator.schedule.schedule import Schedule
 from clustersim.topologies.catalogue import having_precision
+from clustersim.workloads.architectures.layer_parts import dense_mlp
 from clustersim.workloads.operators.elementwise import EVERYTHING
-from clustersim.workloads.operators.model import Model
+from clustersim.workloads.operators.model import Model, OperatorLayer
 from clustersim.workloads.parallelism._parallelism import is_transformer
 from clustersim.workloads.software_stack import with_uniform_units
 
@@ -88,7 +89,12 @@ def _recomputing(model: Model, rule: Rule, document: Document) -> Model:
     path = "training", "recompute"
     if not is_transformer(model):
         raise document.error(path, f"operators are those of a transformer, and {model.name} is not one")
-    missing = {"mla_up": model.shape.attention.latent is None, "experts": model.shape.experts is None}
+    layers = (layer for layer in model.layers if isinstance(layer, OperatorLayer))
+    missing = {
+        "mla_up": model.shape.attention.latent is None,
+        "experts": model.shape.experts is None,
+        "mlp": not any(dense_mlp(layer.operators) for layer in layers),
+    }
     for name in sorted(rule.names):
         if missing.get(name):
             raise document.error((*path, "operators"), f"{model.name} has no {name}")

@@ -107,6 +107,7 @@ MODULES = {
     "core_attn": "attention",
     "layernorm": "norm",
     "mla_up_proj": "mla_up",
+    "mlp": "mlp",
     "moe": "experts",
     "moe_act": "swiglu",
 }

@@ -65,6 +65,7 @@ GENERATIONS = {
     "b": "Blackwell",
     "gb": "Blackwell",
     "rtx_50": "Blackwell",
+    "rtx_pro": "Blackwell",
     "mi2": "CDNA 2",
     "mi3": "CDNA 3",
     "tpu": "TPU",
@@ -85,11 +86,15 @@ def framework_of(stack: str) -> str:
 def generation_of(gpu: str) -> str:
     """Return the generation of a *gpu* of the catalogue; its own name if it is of none.
 
-    >>> generation_of("a100_80gb"), generation_of("rtx_3090"), generation_of("rtx_6000_ada"), generation_of("mine")
-    ('Ampere', 'Ampere', 'Ada', 'mine')
+    >>> generation_of("a100_80gb"), generation_of("rtx_6000_ada"), generation_of("t4"), generation_of("mine")
+    ('Ampere', 'Ada', 'Turing', 'mine')
     """
-    # names of one letter and a number, such as a100, but not words, such as "mine"
-    found = [begin for begin in GENERATIONS if gpu.startswith(begin) and (len(begin) > 2 or gpu[len(begin)].isdigit())]
+    # short ones end or go on with a digit: a100, t4, but not words, such as "mine"
+    found = [
+        begin
+        for begin in GENERATIONS
+        if gpu.startswith(begin) and (len(begin) > 2 or gpu[: len(begin) + 1][-1].isdigit())
+    ]
     return GENERATIONS[max(found, key=len)] if found else gpu
 
 

@@ -43,7 +43,8 @@ class Recompute(Section):
     """Of uniform, the layers of a group; of block, the layers that are recomputed; by default 1."""
     operators: Annotated[Annotated[list[Recomputable], Field(min_length=1)] | None, _of_method("operators")] = None
     """Of operators: attention (core attention), experts (a mixture and its exchanges), mla_up (what makes queries, keys
-    and values of latent attention), norm, swiglu (activation functions), as Megatron-LM's --recompute-modules."""
+    and values of latent attention), mlp (dense feed-forward networks), norm, swiglu (activation functions), as
+    Megatron-LM's --recompute-modules."""
     every: Annotated[Count | None, _of_method("operators")] = None
     """Of operators: each matrix product with a number that is a multiple of it, and all that is no product, runs again,
     as torchtitan's selective checkpoints by operator with 2."""

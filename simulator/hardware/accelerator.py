@@ -39,7 +39,9 @@ UNALIGNED = 0.5
 nanoGPT's step became 25 % faster on A100 when its vocabulary of 50,257 was padded to 50,304 (github.com/karpathy/
 nanoGPT, model.py, vocab_size; the figure is its author's): the logits, a quarter of the FLOPs, ran twice as fast."""
 
-Loss = Literal["", "fused", "vocab_parallel", "eager", "plain", "shifted", "with_metrics", "chunked", "in_place"]
+Loss = Literal[
+    "", "fused", "vocab_parallel", "eager", "plain", "shifted", "with_metrics", "chunked", "recomputed", "in_place"
+]
 """Names of `workloads.operators.embedding_and_loss.LOSSES`, or none."""
 
 OF_CLOCKS = (
@@ -171,7 +173,7 @@ class Software:
     scatter_gather: Flag = False
     """Ranks that hold the same boundary between stages send one part each, and the receivers gather."""
     cross_entropy: Loss = ""
-    """How the loss is computed; empty: as fused says."""
+    """How the loss is computed; empty: as fused says, under torch_compile recomputed."""
     gather_logits: Flag = False
     """Tensor-parallel ranks gather the logits, and each computes the whole loss."""
     product_seconds: Annotated[Time, Key("grouped_product")] = 0.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clustersim.simulator.hardware.accelerator import FLASH_2_BACKWARD, Accelerator
-from clustersim.simulator.hardware.kernel import Kernel
+from clustersim.simulator.hardware.kernel import Kernel, matmul
 from clustersim.simulator.reading import lookup
 from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.simulator.reading.quantities import Section
@@ -104,6 +104,34 @@ def test_long_products_of_an_rtx_4090_run_as_measured() -> None:
     product = Kernel(flops, 3 * 2.0 * 8192**2, precision="bf16", shape=(1, 8192, 8192, 8192))
     alone = gpu.kernel_seconds(product) * IN_STEPS
     assert flops / alone / 1e12 == pytest.approx((158.6 + 160.2) / 2, rel=0.03)
+
+
+LARGE_PRODUCTS = {
+    "a10g": (66.6, 0.03),
+    "a40": (110.6, 0.03),
+    "l4": (59.4, 0.03),
+    "rtx_5090": (234.7, 0.1),
+    "rtx_a6000": (110.6, 0.05),
+}
+"""TFLOP/s in bf16 of 8192 x 8192 (zzc0721/torch-performance-test-data, issues 126, 185, 120 and 96), and the tolerance:
+an RTX A6000 is an A40 with more bandwidth; a share of the peak is 1 at the most, which an RTX 5090 exceeds."""
+
+
+@pytest.mark.parametrize("name", LARGE_PRODUCTS)
+def test_large_products_alone_run_as_measured(name: str) -> None:
+    (measured, tolerance), gpu, flops = LARGE_PRODUCTS[name], device(GPUS, name).accelerator(), 2.0 * 8192**3
+    seconds = gpu.alone().kernel_seconds(
+        Kernel(flops, 3 * 2.0 * 8192**2, precision="bf16", shape=(1, 8192, 8192, 8192))
+    )
+    assert flops / seconds / 1e12 == pytest.approx(measured, rel=tolerance)
+
+
+def test_a_p100_sums_products_of_fp16_at_the_rate_of_fp32() -> None:
+    """zzc0721/torch-performance-test-data, issue 180: 7.3 TFLOP/s in fp16 and 9.5 in fp32, of 21.2 and 10.6."""
+    gpu, sides = device(GPUS, "p100").accelerator().alone(), (8192, 8192, 8192)
+    halves, singles = (gpu.kernel_seconds(matmul(*sides, precision=one)) for one in ("fp16", "fp32"))
+    assert 2.0 * 8192**3 / halves / 1e12 == pytest.approx(7.29, rel=0.03)
+    assert 2.0 * 8192**3 / singles / 1e12 == pytest.approx(9.5, rel=0.12)
 
 
 @pytest.mark.parametrize("name", ["b300", "gb200", "gb300"])

@@ -185,7 +185,7 @@ def test_adapters_are_those_of_hugging_face_unless_the_keys_tell_another_framewo
 @pytest.mark.parametrize(
     ("method", "degrees", "years"),
     [
-        ("ddp", {"dp": 8}, {2020: "ddp", 2023: "ddp", 2024: "ddp_sdpa", 2026: "ddp_sdpa"}),
+        ("ddp", {"dp": 8}, {2020: "ddp", 2023: "ddp", 2025: "ddp_sdpa", 2026: "ddp_sdpa_2026"}),
         ("fsdp", {"dp": 8}, {2022: "fsdp_2023", 2023: "fsdp", 2025: "fsdp_sdpa", 2026: "fsdp_sdpa_2026"}),
         ("ddp", {"tp": 8}, {2021: "megatron_2021", 2022: "megatron_2023", 2023: "megatron_core"}),
         (

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,19 @@ def test_compiling_fuses_elementwise_kernels_and_leaves_products(compiled: str, 
     assert Counter(k for k in kernels[0] if k.flops) == Counter(k for k in kernels[1] if k.flops)
     for count in (lambda k: k.launches, lambda k: k.nbytes):
         assert sum(map(count, kernels[0])) < sum(map(count, kernels[1]))
+
+
+@pytest.mark.parametrize("gpu", ["a100_80gb", "h200", "b200"])
+def test_attention_of_torch_is_that_of_cudnn_since_2026(gpu: str) -> None:
+    """With torch 2.11, on Hopper and Blackwell; compiling and the method of data parallelism change nothing of it."""
+    (kernel,) = (kernel for kernel in model("llama3_8b", "bf16").layers[1].forward(1) if kernel.attention)
+    accelerator = device(GPUS, gpu).accelerator()
+    found: dict[bool, set[float]] = {}
+    for name, later in product(("ddp_sdpa", "ddp_compile", "fsdp_sdpa", "fsdp_compile"), (False, True)):
+        stack = software(f"{name}_2026" if later else name)
+        found.setdefault(later, set()).add(accelerator.kernel_seconds(kernel, stack))
+    (before,), (after,) = found[False], found[True]
+    assert (after < 0.95 * before) == (gpu != "a100_80gb")
 
 
 @pytest.mark.parametrize("gpu", ["a100_80gb", "h200", "b200"])

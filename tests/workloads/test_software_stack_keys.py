@@ -74,6 +74,8 @@ def test_keys_without_a_preset_change_the_default_stack() -> None:
     [
         ("torch_compile", "ddp_compile"),
         ({"preset": "torch_compile", "version": 2025, "graphs": "layers"}, "ddp_compile"),
+        ({"preset": "torch_compile", "version": 2026}, "ddp_compile_2026"),
+        ({"preset": "ddp_compile", "version": 2026}, "ddp_compile_2026"),
         ({"version": 2022}, "ddp"),
         ({"preset": "megatron", "version": 2022}, "megatron_2023"),
         ({"preset": "llm_foundry", "version": 2022}, "llm_foundry"),

@@ -31,8 +31,10 @@ from clustersim.simulator.reading.errors import ScenarioError
 from clustersim.workloads.architectures.shape import Shape
 from clustersim.workloads.operators.attentions.core_attention import CoreAttention, FlashAttention
 from clustersim.workloads.operators.elementwise import (
+    GELU,
     LAYER_NORM,
     RMS_NORM,
+    SWIGLU,
     Elementwise,
     cast,
     layer_norm,
@@ -243,13 +245,19 @@ Rerun = tuple[Operator, float]
 """An operator whose forward pass runs again, and the bytes a sample that are then not kept."""
 
 
-def reruns(operators: Sequence[Operator], rule: Rule) -> tuple[Rerun, ...]:
-    """What runs again of a layer of *operators*, in order. Raises `ScenarioError` for a mixture by *every*."""
-    return tuple(_between_products(operators, rule.every) if rule.every else _named(operators, rule.names))
+def reruns(operators: Sequence[Operator], rule: Rule, *, early_stop: bool = False) -> tuple[Rerun, ...]:
+    """What runs again of a layer of *operators*, in order. Raises `ScenarioError` for a mixture by *every*.
+
+    *early_stop*: what nothing needs does not.
+    """
+    if rule.every:
+        return tuple(_between_products(operators, rule.every))
+    return tuple(_named(operators, rule.names, early_stop=early_stop))
 
 
-def _named(operators: Sequence[Operator], names: frozenset[str]) -> Iterator[Rerun]:
+def _named(operators: Sequence[Operator], names: frozenset[str], *, early_stop: bool) -> Iterator[Rerun]:
     expansion = _expansion(operators) if "mla_up" in names else range(0)
+    feed_forward = dense_mlp(operators) if "mlp" in names else range(0)
     for place, operator in enumerate(operators):
         following = operators[place + 1] if place + 1 < len(operators) else None
         if "attention" in names and operator.recomputable_forward(1):
@@ -263,10 +271,27 @@ def _named(operators: Sequence[Operator], names: frozenset[str]) -> Iterator[Rer
             freed = min(operator.kept_bytes(1), following.kept_bytes(1)) if following and takes else 0.0
             if "norm" in names and freed:
                 yield (operator, freed)
+        elif place in feed_forward:
+            # the input of the first product is kept; nothing keeps what the second one makes
+            if place < feed_forward.stop - 1:
+                yield (operator, operators[place + 1].kept_bytes(1))
+            elif not early_stop:
+                yield (operator, 0.0)
         elif place in expansion:
             core = operators[expansion.stop]
             last = place == expansion.stop - 1
             yield (operator, core.kept_bytes(1) - core.recomputable_bytes(1) if last else 0.0)
+
+
+def dense_mlp(operators: Sequence[Operator]) -> range:
+    """The places of a layer's dense feed-forward network; none where its last product is one with attention's."""
+    products = [
+        place for place, one in enumerate(operators) if isinstance(_whole(one), Linear | SharedInput | SummedOutput)
+    ]
+    if len(products) < 2 or isinstance(_whole(operators[products[-1]]), SummedOutput):
+        return range(0)
+    between = {one.operation for one in operators[products[-2] + 1 : products[-1]]}
+    return range(products[-2], products[-1] + 1) if between in ({GELU}, {SWIGLU}) else range(0)
 
 
 def _expansion(operators: Sequence[Operator]) -> range:

@@ -127,7 +127,8 @@ def _layers(shape: Shape) -> Iterator[OperatorLayer]:
     for number, operators in enumerate(layers_of_operators(shape, shape.num_layers)):
         name = f"layer {number}"
         if id(operators) not in made:
-            again = reruns(operators, shape.again) if shape.again else None
+            early_stop = shape.software.early_stop
+            again = reruns(operators, shape.again, early_stop=early_stop) if shape.again else None
             made[id(operators)] = OperatorLayer(name, "transformer", operators, shape.hidden_bytes, reruns=again)
             yield made[id(operators)]
         else:

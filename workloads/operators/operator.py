@@ -251,10 +251,10 @@ def fuses(fused: Fused, operator: str) -> bool:
     return fused if isinstance(fused, bool) else operator in fused
 
 
-Recomputable = Literal["attention", "experts", "mla_up", "norm", "swiglu"]
+Recomputable = Literal["attention", "experts", "mla_up", "mlp", "norm", "swiglu"]
 """*attention*: core attention; *experts*: a mixture with its exchanges; *mla_up*: the products of latent attention that
-make queries, keys and values, with the rotation; *norm*: norms whose output a product keeps; *swiglu*: activation
-functions of feed-forward networks."""
+make queries, keys and values, with the rotation; *mlp*: dense feed-forward networks; *norm*: norms whose output a
+product keeps; *swiglu*: activation functions of feed-forward networks."""
 
 RECOMPUTABLE: tuple[str, ...] = get_args(Recomputable)
 

@@ -63,6 +63,7 @@ ROWS = {
     "timm_3090": 23,
     "torchtitan_2025": 10,
     "ultrascale_playbook_runs": 94,
+    "vectorlm": 18,
     "vtrain_3_6b_64a100": 26,
     "vtrain_layers": 12,
     "zero_bubble": 48,

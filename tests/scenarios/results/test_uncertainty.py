@@ -3,7 +3,10 @@
 import re
 from dataclasses import replace
 
+import pytest
+
 from clustersim.scenarios import Scenario
+from clustersim.scenarios.results.interval import GENERATIONS, generation_of
 from clustersim.scenarios.results.interval import shipped as intervals
 from clustersim.scenarios.results.uncertainty import (
     MEMORY_BOUND,
@@ -14,7 +17,9 @@ from clustersim.scenarios.results.uncertainty import (
     outside,
 )
 from clustersim.simulator.hardware.kernel import matmul, memory_bound
+from clustersim.simulator.reading.lookup import names
 from clustersim.simulator.schedule.ops import Compute
+from clustersim.topologies.catalogue import GPUS
 
 GPT = {"num_layers": 2, "hidden_size": 2048, "num_attention_heads": 16, "seq_length": 1024, "vocab_size": 51200}
 
@@ -64,6 +69,12 @@ def test_a_run_like_known_ones_says_how_many_and_one_of_an_unknown_framework_tha
     unknown.__dict__["conditions"] = replace(unknown.conditions, framework="mine")
     assert unknown.known == "holds 95 % of measured runs; no run of this framework (mine) is known"
     assert unknown.interval[1] - unknown.interval[0] >= uncertainty_of(scenario()).interval[1] - unknown.interval[0]
+
+
+@pytest.mark.parametrize("gpu", names(GPUS))
+def test_each_gpu_of_the_catalogue_has_a_generation(gpu):
+    """Those without one are other makers', of which each is its own."""
+    assert generation_of(gpu) in GENERATIONS.values() or gpu in {"gaudi2", "gaudi3", "trainium2", "unit"}
 
 
 def test_a_bound_and_given_durations_have_no_interval():

@@ -6,10 +6,12 @@ import pytest
 
 from clustersim.scenarios import Scenario
 from clustersim.simulator.reading.errors import ScenarioError
+from clustersim.workloads.architectures.layer_parts import dense_mlp
 from clustersim.workloads.architectures.specification import model
 from clustersim.workloads.architectures.transformer import Transformer
 from clustersim.workloads.operators.model import OperatorLayer
-from clustersim.workloads.operators.operator import Rule
+from clustersim.workloads.operators.operator import Operator, Rule
+from clustersim.workloads.software_stack import software
 
 S, H, F, Q, K = 4096, 4096, 14336, 4096, 1024
 """Llama 3 8B at 4,096 tokens: hidden and feed-forward features, those of queries, and of keys."""
@@ -52,6 +54,44 @@ def test_latent_attention_makes_queries_keys_and_values_again() -> None:
     assert own.recomputable_bytes(1) == 2 * S * 128 * (192 + 192 + 128)
     flops = sum(kernel.flops for kernel in own.recomputable_forward(1))
     assert flops == 2 * S * 128 * (1536 * 192 + 512 * (128 + 128))
+
+
+@pytest.mark.parametrize(("stack", "products"), [("megatron_core", 3), ("fsdp_sdpa", 2), ("xla", 2)])
+def test_a_feed_forward_network_keeps_its_input_only(stack: str, products: int) -> None:
+    """Two inputs of SwiGLU and that of the last product, which checkpoints that stop early do not run again."""
+    made = whole("llama3_8b").reshaped(seq_length=S).with_software(software(stack))
+    own = made.reshaped(again=Rule(frozenset({"mlp"}))).layers[1]
+    assert isinstance(own, OperatorLayer)
+    assert own.recomputable_bytes(1) == own.activation_bytes(1) - activations_without_mlp(made)
+    flops = sum(kernel.flops for kernel in own.recomputable_forward(1))
+    assert flops == 2 * S * products * H * F
+
+
+def activations_without_mlp(of: Transformer) -> float:
+    """What a layer of Llama 3 8B keeps before its second product behind the norm, and that product's input."""
+    found = of.layers[1]
+    assert isinstance(found, OperatorLayer)
+    kept = [one.kept_bytes(1) for one in found.operators]
+    names = [one.operation.name for one in found.operators]
+    place = names.index("SwiGLU")
+    assert kept[place] >= 2 * 2 * S * F
+    assert kept[place + 1] == 2 * S * F
+    return sum(kept) - kept[place] - kept[place + 1]
+
+
+def test_a_network_beside_attention_is_no_module_of_its_own() -> None:
+    """GPT-NeoX sums the last products of both; DeepSeek-V3 has dense layers, Mixtral has none."""
+    assert not dense_mlp(operators_of("gpt_neox_20b", 1))
+    assert dense_mlp(operators_of("deepseek_v3", 1))
+    assert not dense_mlp(operators_of("deepseek_v3", -2))
+    assert not dense_mlp(operators_of("mixtral_8x7b", 1))
+    assert dense_mlp(operators_of("bert_large", 1)) == range(5, 8)
+
+
+def operators_of(name: str, number: int) -> tuple[Operator, ...]:
+    found = whole(name).layers[number]
+    assert isinstance(found, OperatorLayer)
+    return found.operators
 
 
 def test_a_mixture_keeps_its_input_only() -> None:
@@ -103,6 +143,7 @@ def test_both_engines_and_less_memory_for_more_time() -> None:
         ({"method": "operators", "every": 1}, "must be 2 or more"),
         ({"method": "full", "every": 2}, "belongs to method: operators"),
         ({"method": "operators", "operators": ["mla_up"]}, "has no mla_up"),
+        ({"method": "operators", "operators": ["mlp"]}, "has no mlp"),
         ({"method": "operators", "every": 2}, "dense layer"),
     ],
 )

@@ -127,12 +127,13 @@ def test_software_stacks() -> None:
     asynchronous |= {"megascale", "megascale_overlap", "megascale_pp_overlap", "tensorflow", "xla", "xla_gpu"}
     fused = {*asynchronous, "megatron_2021", "megatron_deepspeed", "megatron_deepspeed_2021"}
     fused |= {"ddp_compile", "fsdp_compile", "alpa", "nanotron", "aa_scaling", "aa_scaling_flash1", "aa_scaling_flash2"}
-    fused |= {"fsdp_compile_2026", "nemo_automodel"}
+    fused |= {"ddp_compile_2026", "fsdp_compile_2026", "nemo_automodel"}
     fused |= {"gaudi", "internlm", "megatron_early_2021", "torchtune", "deepspeed", "megatron_core_2025", "llm_c"}
     stacks = {name: software(name) for name in (*names("clustersim.workloads.software"), *aliases())}
     unfused = {
         "ddp",
         "ddp_sdpa",
+        "ddp_sdpa_2026",
         "fsdp",
         "fsdp_2023",
         "fsdp_sdpa",
@@ -152,6 +153,7 @@ def test_software_stacks() -> None:
         "ideal",
         "apex_o2",
         "ddp_sdpa",
+        "ddp_sdpa_2026",
         "huggingface",
         "huggingface_2025",
         "huggingface_deepspeed",

@@ -308,6 +308,7 @@ HELD = {  # how: (precision, kept, held forward, held backward, moved forward, m
     "Megatron-LM, fp32": ("vocab_parallel", "fp32", 4, 0, 0, 32, 8),
     "one kernel, 16 bits": ("fused", "bf16", 4, 2, 2, 6, 6),
     "torchtune, 16 bits": ("chunked", "bf16", 2, 0, 2, 2, 4),
+    "torch.compile of model and loss": ("recomputed", "bf16", 2, 0, 2, 4, 4),
     "llm.c": ("in_place", "bf16", 2, 0, 0, 6, 0),
     "llm-foundry, 16 bits": ("with_metrics", "bf16", 2, 0, 2, 2, 32),
 }
@@ -349,6 +350,7 @@ def test_a_rank_holds_the_most_while_it_computes_the_loss(how, order):
         ("fsdp", "eager", 4 * 2),
         ("llm_foundry", "with_metrics", 4 * 2),
         ("megatron", "vocab_parallel", 2),
+        ("ddp_compile", "recomputed", 2),
         ("ideal", "in_place", 2),
     ],
 )
