@@ -160,14 +160,29 @@ SINCE = {"2.5": (2, 0), "2.10": (2, 10), "2.30": (2, 19)}
 """The first release that each version of the tables stands for: hwLatencies of 2.19 are those of "2.30"."""
 
 
+ONE_HEAP = (2, 13)
+"""The first release with one heap of work records for all channels (src/init.cc, v2.13.4, workFifoHeap). Before, the
+host took a record of each channel from a queue in its memory in which the GPU marks records as free (src/enqueue.cc,
+getNextOp, v2.12.12). The time for each further channel (`Transport.issue_channel`) is of such releases."""
+
+
 def tables_of(release: str) -> str:
     """Return the version of the tables for a *release* of NCCL.
 
     >>> tables_of("2.14.3"), tables_of("2.27")
     ('2.10', '2.30')
     """
-    number = tuple(map(int, release.split(".")))
-    return max((begin, version) for version, begin in SINCE.items() if begin <= number)[1]
+    return max((begin, version) for version, begin in SINCE.items() if begin <= _number(release))[1]
+
+
+def as_release(library: Transport, release: str | None) -> Transport:
+    """Return *library*, NCCL, as *release*, by default the first one of its tables, launches collectives."""
+    number = SINCE[library.version] if release is None else _number(release)
+    return replace(library, issue_channel=0.0) if number >= ONE_HEAP else library
+
+
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
 
 
 def version_for(links: Iterable[str]) -> str:
