@@ -194,12 +194,15 @@ def version_for(links: Iterable[str]) -> str:
 def nccl(version: str = "2.10") -> Transport:
     """NCCL of *version*. Raises `SimulatorError` for a version without tables."""
     model = tuning_model(version)
-    bare = replace(model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={})
+    bare = replace(
+        model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={}, head_ceilings={}
+    )
     ceilings = {key: limit for key, limit in bare.ceilings.items() if key not in NVLS_CEILINGS}
     library = replace(
         bare,
         ceilings=ceilings,
         shares={**bare.shares, (nccl_tables.SHARP, "Simple", True): nccl_tables.SHARP_STREAMING},
+        net_shares={**bare.net_shares, (nccl_tables.NVLS_SHARP, "Simple"): nccl_tables.SHARP_STREAMING},
         overlapped_latency=True,
         chains_by_rank=False,
         fills=True,
@@ -215,7 +218,7 @@ def nccl(version: str = "2.10") -> Transport:
         larger_chunks=EFA_CHUNKS,
         net_overhead=NET_OVERHEAD,
     )
-    return overridden(library, validated(read(FITTED), section(), ("transport",)))
+    return nccl_tables.with_rounds(overridden(library, validated(read(FITTED), section(), ("transport",))))
 
 
 def tuning_model(version: str) -> Transport:
@@ -243,6 +246,8 @@ def tuning_model(version: str) -> Transport:
         attainable=PCIE,
         limits=tables.limits,
         shares={**_shares(tables), **nccl_tables.switch_shares(version)},
+        net_shares={(name, "Simple"): 1.0 for name in (nccl_tables.NVLS_SHARP, nccl_tables.NVLS_TREE)},
+        head_ceilings=nccl_tables.head_ceilings(),
         single_gpu_shares={} if tables.single_gpu_share is None else {("ring", "LL128"): tables.single_gpu_share},
         ceilings={**tables.ceilings, **NVLS_CEILINGS},
         ring_ceilings=_ring_ceilings(tables) if tables.channels else {},
