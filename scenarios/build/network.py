@@ -64,6 +64,10 @@ def library_of(specification: Specification, cluster: Cluster) -> Transport:
 
         version = tables_of(section.version)
     found = transport(section.transport, cluster, version)
+    if section.transport == "nccl":
+        from clustersim.simulator.network.library.nccl import as_release
+
+        found = as_release(found, section.version)
     nvls_tree = section.nvls_tree and found.name == "nccl"
     if nvls_tree:
         from clustersim.simulator.network.library.nccl import NVLS_VERSION

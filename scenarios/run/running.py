@@ -218,13 +218,15 @@ def communicator(scenario: BuiltScenario, cluster: Cluster | None = None) -> Com
 
 
 def _host_seconds(scenario: BuiltScenario, network: Communicator) -> dict[float, float]:
-    """By size of the vector, the time in which one process launches the collective on all GPUs; empty for processes."""
+    """By size of the vector, the time in which one process launches the collective on the GPUs of its server; empty if
+    each GPU has a process."""
     benchmark = scenario.specification.collective
     if benchmark is None or benchmark.driver != "one_process":
         return {}
     ranks, sms = tuple(range(scenario.derived.ranks)), network.cluster.accelerator(network.devices[0]).sms
     plans = {size: network.collective(benchmark.kind, "all", ranks, size, benchmark.root) for size in benchmark.size}
-    return {size: network.transport.host_seconds(len(ranks), plan.sms * sms) for size, plan in plans.items()}
+    driven = max(map(len, network.topology(ranks).group.servers))
+    return {size: network.transport.host_seconds(driven, plan.sms * sms) for size, plan in plans.items()}
 
 
 def variation(scenario: BuiltScenario) -> Variation:

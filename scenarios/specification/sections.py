@@ -127,8 +127,9 @@ class CollectiveBenchmark(Section):
     root: Index = 0
     """The root of a broadcast, reduce, gather or scatter."""
     driver: Literal["processes", "one_process", "torch"] = "processes"
-    """What runs it: a benchmark with a process for each GPU (processes); one for all GPUs, which launches on one after
-    the other (one_process), as nccl-tests -g 8 does; or torch.distributed (torch), as in a training step."""
+    """What runs it: a benchmark with a process for each GPU (processes); one for the GPUs of each server, which
+    launches on one after the other (one_process), as nccl-tests -g 8 does; or torch.distributed (torch), as in a
+    training step."""
 
 
 class Storage(Section):

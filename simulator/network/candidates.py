@@ -26,11 +26,21 @@ from clustersim.simulator.network.routes import (
     route,
 )
 from clustersim.simulator.network.step import Group, Step
-from clustersim.simulator.network.transport import GROUPED, NET, GroupProperties, Transport
+from clustersim.simulator.network.transport import GROUPED, NET, GroupProperties, Transport, link_class
 from clustersim.simulator.reading.dataclass import dataclass
 
 TREES = "tree", "nvls_tree"
 """Algorithms that pass chunks up to a root and down from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The parts of the bandwidth that carry data: *inside* on links of the class that joins GPUs of a server, *outside*
+    on others.
+    """
+
+    inside: float
+    outside: float
 
 
 class GroupTopology:
@@ -54,7 +64,7 @@ class GroupTopology:
         self.numbers = cluster.numbers(self.devices) if numbers is None else numbers
         self._loads: dict[Hashable, LinkLoad] = {}
         self._flows: dict[tuple[Hashable, ...], tuple[Flow, ...]] = {}
-        self._wholes: dict[tuple[Transport, int], tuple[Floats, float]] = {}
+        self._wholes: dict[tuple[Transport, int], Floats] = {}
         self._kinds: dict[int, tuple[list[Link], Indices, Floats]] = {}
         self._most: dict[Hashable, int] = {}
         self._seconds_per_byte: dict[Flow, Floats] = {}
@@ -118,21 +128,21 @@ class GroupTopology:
             self._loads[key] = load if self.cables else load.without(self.cluster.cables)
         return self._loads[key]
 
-    def flows(self, transport: Transport, step: Step, share: float, ceiling: float) -> tuple[Flow, ...]:
+    def flows(self, transport: Transport, step: Step, shares: Shares, ceiling: float) -> tuple[Flow, ...]:
         """Return the flows of *step*: one for all its transfers if they are coupled, else one each. The same objects
         every time.
 
-        *share*: the part of the bandwidth available to *transport* that carries data. *ceiling*: the limit (bytes/s) of
+        *shares*: the parts of the bandwidth available to *transport* that carry data. *ceiling*: the limit (bytes/s) of
         all channels of a rank together.
         """
-        key = transport, step.transfers, step.coupled, step.in_switch, share, ceiling
+        key = transport, step.transfers, step.coupled, step.in_switch, shares, ceiling
         if key not in self._flows:
             limit = min(ceiling / self.most(step), self._connections_limit(transport, step))
             load = self.link_load(step)
             self._flows[key] = (
-                (self._flow(transport, load, share, limit),)
+                (self._flow(transport, load, shares, limit),)
                 if step.coupled
-                else tuple(self._separate(transport, load, share, limit))
+                else tuple(self._separate(transport, load, shares, limit))
             )
         return self._flows[key]
 
@@ -169,30 +179,37 @@ class GroupTopology:
             return max(int(np.bincount(distinct(end) // kinds).max()) for end in streams)
         return int(max(np.bincount(end).max() for end in step.ends.T))
 
-    def _flow(self, transport: Transport, on: LinkLoad, share: float, limit: float) -> Flow:
-        weights, alone = self._whole(transport, on)
-        return Flow(on.links, on.crossings, on.links, weights / share, min(alone * share, limit), limit)
+    def _flow(self, transport: Transport, on: LinkLoad, shares: Shares, limit: float) -> Flow:
+        weights, share = self._whole(transport, on), self._shares(on, shares)
+        alone = float((self._kinds_of(on)[2] / weights * share).min(initial=inf))
+        return Flow(on.links, on.crossings, on.links, weights / share, min(alone, limit), limit)
 
-    def _separate(self, transport: Transport, on: LinkLoad, share: float, limit: float) -> Iterator[Flow]:
+    def _separate(self, transport: Transport, on: LinkLoad, shares: Shares, limit: float) -> Iterator[Flow]:
         """Yield a flow for each transfer, on its own paths."""
         efficiency, bandwidths = self._efficiency(transport, on), self._kinds_of(on)[2]
-        for shares in on.shares():
-            at, crossings = np.array(list(shares), np.int64), np.array(list(shares.values()))
+        share = self._shares(on, shares)
+        for passed in on.shares():
+            at, crossings = np.array(list(passed), np.int64), np.array(list(passed.values()))
             links, weights = on.links[at], crossings / efficiency[at]
-            alone = float((bandwidths[at] / weights).min(initial=inf))
-            yield Flow(links, crossings, links, weights / share, min(alone * share, limit), limit)
+            alone = float((bandwidths[at] / weights * share[at]).min(initial=inf))
+            yield Flow(links, crossings, links, weights / share[at], min(alone, limit), limit)
 
     def _efficiency(self, transport: Transport, on: LinkLoad) -> Floats:
         """The part of the bandwidth of each link of *on* that is available to *transport*."""
         kinds, kind_of, _ = self._kinds_of(on)
         return np.array([transport.link_efficiency(kind, self.properties.way) for kind in kinds])[kind_of]
 
-    def _whole(self, transport: Transport, on: LinkLoad) -> tuple[Floats, float]:
-        """The weights and the rate of a flow if the whole bandwidth available to *transport* carries data."""
+    def _shares(self, on: LinkLoad, shares: Shares) -> Floats:
+        """The part of that which carries data, of each link of *on*."""
+        kinds, kind_of, _ = self._kinds_of(on)
+        inside = np.array([link_class(kind.kind) == self.properties.inside for kind in kinds])[kind_of]
+        return np.where(inside, shares.inside, shares.outside)
+
+    def _whole(self, transport: Transport, on: LinkLoad) -> Floats:
+        """The weights of a flow if the whole bandwidth available to *transport* carries data."""
         key = transport, id(on)
         if key not in self._wholes:
-            weights = on.crossings / self._efficiency(transport, on)
-            self._wholes[key] = weights, float((self._kinds_of(on)[2] / weights).min(initial=inf))
+            self._wholes[key] = on.crossings / self._efficiency(transport, on)
         return self._wholes[key]
 
     def _kinds_of(self, on: LinkLoad) -> tuple[list[Link], Indices, Floats]:
@@ -288,7 +305,9 @@ def candidate(
         # (ncclTopoTuneModel)
         steps = [part for step in steps for part in step.passes()]
     correction = transport.correction(algorithm, protocol, nbytes)
-    share = transport.share(kind, algorithm, protocol, properties) * correction * transport.link_share(kind, properties)
+    share, of_link = transport.share(kind, algorithm, protocol, properties), transport.link_share(kind, properties)
+    outside = transport.net_share(algorithm, protocol, share)
+    shares = Shares(share * correction * of_link, outside * correction * of_link)
     pipelined = transport.pipeline_share(
         algorithm, sum(step.repeat for step in steps if not (step.pipelined or step.continues))
     )
@@ -298,7 +317,7 @@ def candidate(
     crowded = transport.crowding_factor(latencies, protocol, nbytes, properties.ranks)
 
     def placed(step: Step) -> PlacedStep:
-        flows = topology.flows(transport, step, share, ceiling)
+        flows = topology.flows(transport, step, shares, ceiling)
         round_busy = topology.busy(flows) * step.nbytes
         if transport.chains_by_rank and algorithm == "ring" and step.pipelined:
             return PlacedStep(
@@ -308,8 +327,9 @@ def candidate(
         if step.pipelined and transport.fills:
             # the first chunks go up a tree before any comes down, so each way they have the links to themselves
             for part in step.passes() if algorithm in TREES else [step]:
-                flow = topology.flows(transport, part, share, ceiling)[0]
+                flow = topology.flows(transport, part, shares, ceiling)[0]
                 latency += _filling(transport, topology, algorithm, protocol, part, flow)
+            latency += _rounds(transport, topology, algorithm, protocol, step)
         if kind in GROUPED and transport.fills:
             latency += _copied(transport, topology, kind, algorithm, protocol, step, round_busy)
         return PlacedStep(step, latency, flows, round_busy * step.repeat)
@@ -354,7 +374,32 @@ def _exposed(
 def _filling(
     transport: Transport, topology: GroupTopology, algorithm: str, protocol: str, step: Step, flow: Flow
 ) -> float:
-    """The seconds until a pipelined *step* has chunks on all its hops, and those that its rounds of chunks add.
+    """The seconds until a pipelined *step* has chunks on all its hops."""
+    channels, inside, across = _chunks(transport, topology, algorithm, protocol, step)
+    chunk = topology.link_load(step).of_hops(lambda hop: across if hop[1] == NET else inside)
+    busy = chunk * topology.seconds_per_byte(step, flow)
+    filling = step.fill(busy) + transport.copies.get((algorithm, protocol), 0) * float(busy.max())
+    posted = _crossing(topology, step) * step.nbytes * step.repeat * channels / across
+    return filling + posted * transport.post_seconds(protocol, topology.properties)
+
+
+def _rounds(transport: Transport, topology: GroupTopology, algorithm: str, protocol: str, step: Step) -> float:
+    """The seconds that the rounds of chunks of a pipelined *step* add. Trees are of different channels, so their rounds
+    are at once.
+    """
+    each = transport.round_latency.get((algorithm, protocol), 0.0)
+    if not each:
+        return 0.0
+    _, chunk, _ = _chunks(transport, topology, algorithm, protocol, step)
+    at_once = 2 if algorithm in TREES else 1
+    return each * step.nbytes * step.repeat / chunk * step.lanes / at_once
+
+
+def _chunks(
+    transport: Transport, topology: GroupTopology, algorithm: str, protocol: str, step: Step
+) -> tuple[int, float, float]:
+    """The channels of a lane of a pipelined *step*, and the bytes that they together pass on at once, inside a server
+    and between servers.
 
     A ring of the group stands for all its channels, which fill at once; a tree is one channel.
     """
@@ -366,13 +411,7 @@ def _filling(
         inside = across = channels * transport.chunk(*key, whole / channels, step.rounds, nic=nic, link=link)
     if key in transport.net_chunk_bytes:
         across = channels * transport.chunk(*key, whole / channels, topology.properties.tree_steps, net=True)
-    chunk = topology.link_load(step).of_hops(lambda hop: across if hop[1] == NET else inside)
-    busy = chunk * topology.seconds_per_byte(step, flow)
-    rounds = whole / inside
-    filling = step.fill(busy) + transport.copies.get((algorithm, protocol), 0) * float(busy.max())
-    posted = _crossing(topology, step) * whole * channels / across
-    filling += posted * transport.post_seconds(protocol, topology.properties)
-    return filling + transport.round_latency.get((algorithm, protocol), 0.0) * rounds * step.lanes
+    return channels, inside, across
 
 
 def _crossing(topology: GroupTopology, step: Step) -> int:

@@ -18,6 +18,10 @@ from clustersim.simulator.reading.dataclass import dataclass
 NVLINK, PCI, NET = "NVLINK", "PCI", "NET"
 """Link classes, as in NCCL (src/graph/tuning.cc, NCCL_HW_*)."""
 
+MOST_HEADS = 32
+"""GPUs of a domain that own a part of a vector which NVSwitches add: NCCL_MAX_NVLS_ARITY (NVIDIA/nccl,
+src/include/device.h, 2.30)."""
+
 _CLASSES = {
     **dict.fromkeys(("nvlink", "infinity_fabric", "ici", "neuronlink", "gaudi"), NVLINK),
     **dict.fromkeys(("pcie", "upi", "qpi", "xgmi"), PCI),
@@ -79,6 +83,16 @@ class GroupProperties:
         """
         each = self.ranks / self.servers
         return (1 + int(log2(self.servers)) + 0.1 * each) / each
+
+    @property
+    def head_crossings(self) -> float:
+        """What passes the link of a GPU of a server, whose switches add, for each byte/s of bus bandwidth of a head.
+
+        Every GPU sends its vector, and the owner of a part receives it beside the whole: 1 + 1 / h of the vector of h
+        owners. Bus bandwidth counts 2 (n - 1) / n of the vector among n ranks.
+        """
+        heads = min(self.ranks / self.servers, MOST_HEADS)
+        return (heads + 1) * self.ranks / (2 * (self.ranks - 1))
 
     @property
     def same_rings(self) -> bool:
@@ -159,6 +173,8 @@ class Transport:
     *ceilings*: (algorithm, protocol, where) -> bytes/s of data, all channels of a rank; those of an algorithm by the
     kind of NVLink also hold across servers, whose rings and trees pass the same links.
     *ring_ceilings*: (algorithm, protocol, kind of NVLink) -> the same for each ring, in one server, two, and more.
+    *head_ceilings*: the same keys -> bus bandwidth, bytes/s, for each GPU of a server that owns a part of the vector
+    which switches add, in two servers, and in more.
     *corrections*: (algorithm, protocol) -> factors on that for vectors of 64 B, 128 B ... *slices*: algorithm -> parts
     of a chunk that a channel passes on one after the other. Where channels are the limit, the rounds take longer by the
     time of one slice, because a rank receives no chunk while it sends its first.
@@ -217,6 +233,8 @@ class Transport:
     shares: Mapping[tuple[str, str, bool], float] = field(default_factory=dict)
     gather_shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
     single_gpu_shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    net_shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    head_ceilings: Mapping[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)
     ceilings: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     ring_ceilings: Mapping[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)
     corrections: Mapping[tuple[str, str], tuple[float, ...]] = field(default_factory=dict)
@@ -375,6 +393,10 @@ class Transport:
             return self.single_gpu_shares[algorithm, protocol]
         return self.shares.get((algorithm, protocol, across), self.shares.get(("ring", protocol, across), 1.0))
 
+    def net_share(self, algorithm: str, protocol: str, share: float) -> float:
+        """Return the `share` on the links that do not join GPUs of a server; by default as on those, *share*."""
+        return self.net_shares.get((algorithm, protocol), share)
+
     def link_share(self, kind: str, group: GroupProperties) -> float:
         """Return the share of its rate at which a link carries a collective *kind*: the channels' limits are apart."""
         return self.grouped_share if kind in GROUPED and group.inside == NVLINK and group.servers == 1 else 1.0
@@ -450,4 +472,9 @@ class Transport:
         keys.append((algorithm, protocol, group.link))
         most = min(limit * self.share(kind, algorithm, protocol, group), *(self.ceilings.get(key, inf) for key in keys))
         of_a_ring = self.ring_ceilings.get((algorithm, protocol, group.link), (inf,))
-        return min(most, group.rings * of_a_ring[min(group.servers, len(of_a_ring)) - 1])
+        of_a_head = self.head_ceilings.get((algorithm, protocol, group.link), (inf,))
+        return min(
+            most,
+            group.rings * of_a_ring[min(group.servers, len(of_a_ring)) - 1],
+            group.head_crossings * of_a_head[min(group.servers - 1, len(of_a_head)) - 1],
+        )

@@ -3,8 +3,11 @@
 import pytest
 
 from clustersim.scenarios.scenario import Scenario
+from clustersim.simulator.network.library.nccl import nccl
+from clustersim.simulator.network.library.nccl_tables import NVLS_SHARE
 from clustersim.simulator.reading.errors import ScenarioError
 
+NVLINKS = {"dgx_h100": "nvlink4", "dgx_b200": "nvlink5"}
 SIZE = 2**30
 A100 = {"preset": "dgx_a100_80gb", "nodes": 4, "fabric": {"kind": "fat_tree"}}
 H100 = {**A100, "preset": "dgx_h100"}
@@ -49,6 +52,26 @@ def test_nvls_carries_1_plus_1_over_p_of_the_vector_beside_sharp():
     carried = by_ends(timeline)
     for ends in (("gpu", "nvswitch"), ("nvswitch", "gpu")):
         assert carried[ends] == pytest.approx([SIZE * (1 + 1 / 8)] * 32)
+
+
+@pytest.mark.parametrize(("preset", "network_bound"), [("dgx_b200", True), ("dgx_h100", False)])
+def test_the_share_of_nvls_is_that_of_nvlink_and_rounds_cost_what_they_do_in_one_server(preset, network_bound):
+    """Of two servers: a NIC of 50 GB/s passes an eighth of the vector, a GPU's NVLink 9/8 of it. A tree has 16 channels
+    of Blackwell's 32, 8 of Hopper's 16, each with a chunk of 128 KiB for each of eight heads.
+    """
+    library, gib = nccl("2.30"), 2.0**30
+    link = {"dgx_h100": 18 * 25e9, "dgx_b200": 18 * 50e9}[preset] * library.efficiency[NVLINKS[preset]]
+    by_network = 8 * gib / 8 / (50e9 * library.efficiency["NET"])
+    by_nvlink = 8 * gib * 9 / 8 / (link * NVLS_SHARE)
+    assert (by_network > by_nvlink) == network_bound
+    chunk = {"dgx_h100": 8, "dgx_b200": 16}[preset] * 2.0**17
+    rounds = 8 * (8 * gib / 16 / chunk) * library.round_latency["nvls", "Simple"]
+    cluster = {"preset": preset, "nodes": 2}
+    eight, sixteen = (
+        scenario(cluster, size=size, algorithm="nvls_tree").run().summary()["collective"][0]["time_s"]
+        for size in ("8 GiB", "16 GiB")
+    )
+    assert sixteen - eight == pytest.approx(max(by_network, by_nvlink) + rounds, rel=1e-3)
 
 
 def test_two_trees_carry_the_vector_twice_over_the_nics_of_inner_nodes():

@@ -10,9 +10,7 @@ from dataclasses import replace
 
 from clustersim.simulator.network.collectives.ring import pipeline
 from clustersim.simulator.network.step import Group, Step
-
-MOST_HEADS = 32
-"""GPUs of a domain that own a part: NCCL_MAX_NVLS_ARITY (NVIDIA/nccl, src/include/device.h, 2.30)."""
+from clustersim.simulator.network.transport import MOST_HEADS
 
 
 def all_reduce(group: Group, nbytes: float) -> list[Step]:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from clustersim.simulator.network.collectives.nvls import MOST_HEADS
 from clustersim.simulator.network.collectives.ring import pipeline
 from clustersim.simulator.network.step import Group, Step, Transfer
+from clustersim.simulator.network.transport import MOST_HEADS
 
 Between = Callable[[Sequence[int]], Sequence[Sequence[Transfer]]]
 """Heads of all servers -> for each lane the transfers by which the first head gets their sum."""

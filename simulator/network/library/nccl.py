@@ -160,14 +160,29 @@ SINCE = {"2.5": (2, 0), "2.10": (2, 10), "2.30": (2, 19)}
 """The first release that each version of the tables stands for: hwLatencies of 2.19 are those of "2.30"."""
 
 
+ONE_HEAP = (2, 13)
+"""The first release with one heap of work records for all channels (src/init.cc, v2.13.4, workFifoHeap). Before, the
+host took a record of each channel from a queue in its memory in which the GPU marks records as free (src/enqueue.cc,
+getNextOp, v2.12.12). The time for each further channel (`Transport.issue_channel`) is of such releases."""
+
+
 def tables_of(release: str) -> str:
     """Return the version of the tables for a *release* of NCCL.
 
     >>> tables_of("2.14.3"), tables_of("2.27")
     ('2.10', '2.30')
     """
-    number = tuple(map(int, release.split(".")))
-    return max((begin, version) for version, begin in SINCE.items() if begin <= number)[1]
+    return max((begin, version) for version, begin in SINCE.items() if begin <= _number(release))[1]
+
+
+def as_release(library: Transport, release: str | None) -> Transport:
+    """Return *library*, NCCL, as *release*, by default the first one of its tables, launches collectives."""
+    number = SINCE[library.version] if release is None else _number(release)
+    return replace(library, issue_channel=0.0) if number >= ONE_HEAP else library
+
+
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
 
 
 def version_for(links: Iterable[str]) -> str:
@@ -179,12 +194,15 @@ def version_for(links: Iterable[str]) -> str:
 def nccl(version: str = "2.10") -> Transport:
     """NCCL of *version*. Raises `SimulatorError` for a version without tables."""
     model = tuning_model(version)
-    bare = replace(model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={})
+    bare = replace(
+        model, tuning_model=model, large_message_factor={}, corrections={}, ring_ceilings={}, head_ceilings={}
+    )
     ceilings = {key: limit for key, limit in bare.ceilings.items() if key not in NVLS_CEILINGS}
     library = replace(
         bare,
         ceilings=ceilings,
         shares={**bare.shares, (nccl_tables.SHARP, "Simple", True): nccl_tables.SHARP_STREAMING},
+        net_shares={**bare.net_shares, (nccl_tables.NVLS_SHARP, "Simple"): nccl_tables.SHARP_STREAMING},
         overlapped_latency=True,
         chains_by_rank=False,
         fills=True,
@@ -200,7 +218,7 @@ def nccl(version: str = "2.10") -> Transport:
         larger_chunks=EFA_CHUNKS,
         net_overhead=NET_OVERHEAD,
     )
-    return overridden(library, validated(read(FITTED), section(), ("transport",)))
+    return nccl_tables.with_rounds(overridden(library, validated(read(FITTED), section(), ("transport",))))
 
 
 def tuning_model(version: str) -> Transport:
@@ -228,6 +246,8 @@ def tuning_model(version: str) -> Transport:
         attainable=PCIE,
         limits=tables.limits,
         shares={**_shares(tables), **nccl_tables.switch_shares(version)},
+        net_shares={(name, "Simple"): 1.0 for name in (nccl_tables.NVLS_SHARP, nccl_tables.NVLS_TREE)},
+        head_ceilings=nccl_tables.head_ceilings(),
         single_gpu_shares={} if tables.single_gpu_share is None else {("ring", "LL128"): tables.single_gpu_share},
         ceilings={**tables.ceilings, **NVLS_CEILINGS},
         ring_ceilings=_ring_ceilings(tables) if tables.channels else {},

@@ -95,8 +95,12 @@ buffer, 4 MiB over NCCL_STEPS (BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS are 1:
 what computeColl halves it to (src/enqueue.cc, v2.10.3). NVLS: NCCL_NVLS_CHUNKSIZE (src/transport/nvls.cc, v2.18) and
 what computeColl halves it to (src/enqueue.cc, v2.18.5), 128 to 16 KiB, for all of its 16 channels together."""
 
-NVLS_CHANNELS: Mapping[tuple[str, str, str], float] = {("nvlink5", "nvls", "Simple"): 24 / 16}
-"""Factors on NVLS's chunks: Blackwell opens 24 channels in a domain (NVLS_NCHANNELS_SM100_NVL, nvls.cc, "2.30")."""
+NVLS_CHANNELS: Mapping[tuple[str, str, str], float] = {
+    ("nvlink5", "nvls", "Simple"): 24 / 16,
+    ("nvlink5", "nvls_tree", "Simple"): 32 / 16,
+}
+"""Factors on NVLS's chunks: Blackwell opens 24 channels in a domain, and 32 in a group of several
+(NVLS_NCHANNELS_SM100_NVL, NVLS_NCHANNELS_SM100: nvls.cc, "2.30")."""
 
 WHOLE_SLOTS: Mapping[tuple[str, str], tuple[float, ...]] = {("tree", "Simple"): (2.0**19,)}
 """What differs with 2.20 and newer: trees by Simple pass on whole slots (calcCollChunking)."""
@@ -167,7 +171,10 @@ SHARP_STREAMING = 0.95
 SWITCH_ALGORITHMS = SHARP, NVLS_SHARP, NVLS_TREE
 
 NVLS_SHARE = 5 / 6
-"""Of the bandwidth of NVLS and NVLSTree, "2.30"."""
+"""Of the bandwidth of NVLink by NVLS and NVLSTree, "2.30"; that of the network is not reduced (interBw)."""
+
+NVLS_TREE_HEADS: Mapping[str, tuple[float, float]] = {"nvlink4": (57.7e9, 45.5e9), "nvlink5": (96.0e9, 80.0e9)}
+"""perChMaxNVLSTreeBws, bytes/s, "2.30": bus bandwidth of NVLSTree for each head, in two servers, and in more."""
 
 COLLNET_SHARES: Mapping[str, float] = {"2.5": 0.9, "2.10": 0.9, "2.30": 0.85}
 """Shares by which NCCL judges CollNet: of all GPUs before Hopper, and of Hopper ("2.30")."""
@@ -300,9 +307,24 @@ def with_networks(library: Transport, *, sharp: bool, nvls_tree: bool) -> Transp
     )
 
 
+def with_rounds(library: Transport) -> Transport:
+    """Return *library*, a version of NCCL, in which a round of chunks costs by NVLSTree what it costs by NVLS.
+
+    In both the warps that scatter and gather pass a chunk of every head in each round (src/device/all_reduce.h,
+    RunWorkColl of NVLS and of NVLS_TREE, "2.30").
+    """
+    rounds = library.round_latency
+    return replace(library, round_latency={**rounds, (NVLS_TREE, "Simple"): rounds["nvls", "Simple"]})
+
+
 def switch_hop_latency(version: str) -> dict[tuple[str, str, str], float]:
     """Return the latency of a message by link class, algorithm and protocol, s."""
     return {(hop, name, "Simple"): us * 1e-6 for (hop, name), us in SWITCH_HOPS[version].items()}
+
+
+def head_ceilings() -> dict[tuple[str, str, str], tuple[float, ...]]:
+    """Return the limits of the bus bandwidth of NVLSTree for each head."""
+    return {(NVLS_TREE, "Simple", kind): limits for kind, limits in NVLS_TREE_HEADS.items()}
 
 
 def switch_shares(version: str) -> dict[tuple[str, str, bool], float]:

@@ -11,7 +11,7 @@ import pytest
 
 from clustersim import topologies
 from clustersim.scenarios.scenario import Scenario
-from clustersim.simulator.network.candidates import GroupTopology
+from clustersim.simulator.network.candidates import GroupTopology, Shares
 from clustersim.simulator.network.library.nccl import nccl
 from clustersim.simulator.network.plan import Flow
 from clustersim.simulator.network.routes import hop_class, link_load
@@ -66,9 +66,9 @@ def test_transfers_that_are_not_coupled_have_the_flows_that_each_has_alone(routi
     ).cluster()
     transport, transfers = nccl(), tuple(permutations(range(12), 2))
     topology = GroupTopology(cluster, cluster.gpus[::2], transport, cables=cables)
-    flows = topology.flows(transport, Step(transfers, 1.0, coupled=False), 0.9, 60e9)
+    flows = topology.flows(transport, Step(transfers, 1.0, coupled=False), Shares(0.9, 0.8), 60e9)
     limit = 60e9 / 11  # each position sends to eleven others
-    alone = [topology.flows(transport, Step((one,), 1.0), 0.9, limit)[0] for one in transfers]
+    alone = [topology.flows(transport, Step((one,), 1.0), Shares(0.9, 0.8), limit)[0] for one in transfers]
     assert list(map(told, flows)) == list(map(told, alone))
     shared = min(min(flow.crossings) for flow in flows)
     assert (shared < 1) == (routing == "ecmp" and cables), "queue pairs take paths of their own"

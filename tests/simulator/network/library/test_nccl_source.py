@@ -213,6 +213,22 @@ def test_channels_limit_rings_and_trees_as_in_the_source(version: str, nodes: in
     assert model.ceiling("all_reduce", "ring", "LL128", group) == pytest.approx(80e9)
 
 
+@pytest.mark.parametrize(
+    ("kind", "nodes", "head"), [("nvlink4", 2, 57.7e9), ("nvlink4", 4, 45.5e9), ("nvlink5", 8, 80e9)]
+)
+def test_heads_limit_nvls_trees_as_in_the_source(kind: str, nodes: int, head: float) -> None:
+    """``busBw = nChannels * min(..., perChMaxNVLSTreeBw)``, times nRanks / nsteps; the library's times have no such
+    limit.
+    """
+    group = GroupProperties(8 * nodes, nodes, link=kind, switched=True)
+    ranks, heads = 8 * nodes, 8
+    vector_rate = heads * head * ranks / (2 * (ranks - 1))
+    carried = 1 + 1 / heads  # of the vector, by the link of a GPU
+    model = tuning_model("2.30")
+    assert model.ceiling("all_reduce", "nvls_tree", "Simple", group) == pytest.approx(vector_rate * carried)
+    assert not nccl("2.30").head_ceilings
+
+
 @pytest.mark.parametrize("algorithm", ["ring", "tree"])
 @pytest.mark.parametrize(("protocol", "threads", "threshold"), [("LL", 512, 8), ("LL128", 640, 8), ("Simple", 512, 64)])
 def test_small_vectors_open_fewer_channels_as_in_the_source(
