@@ -289,7 +289,7 @@ def _recomputed(schedule: Schedule, specification: Specification, step: Training
 
     key = ("num_layers",) if options.num_layers is not None else ()
     with _faults_at(document, "training", "recompute", *key):
-        return recompute(
+        made = recompute(
             schedule,
             step.model,
             method,
@@ -297,6 +297,17 @@ def _recomputed(schedule: Schedule, specification: Specification, step: Training
             num_layers=options.num_layers or 1,
             early_stop=step.software.early_stop,
         )
+    if method == "full" and holds_inputs(specification, step):
+        from clustersim.workloads.memory.reentrant_checkpoints import inputs_held
+
+        return inputs_held(made, step.model, step.micro_batch_size)
+    return made
+
+
+def holds_inputs(specification: Specification, step: TrainingStep) -> bool:
+    """Return whether FSDP holds the inputs of recomputed layers: of frozen weights under reentrant checkpoints."""
+    frozen = any(not tensor.trainable for layer in step.model.layers for tensor in layer.tensors)
+    return step.software.reentrant and frozen and specification.parallelism.data.method == "fsdp"
 
 
 def _layout_key(parallelism: ParallelismSection) -> str:

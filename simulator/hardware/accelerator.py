@@ -192,6 +192,8 @@ class Software:
     """SMs that kernels of communication hold through the whole step; products and attention run on the others."""
     early_stop: Flag = False
     """Recomputation of a layer ends as soon as its backward pass has what it needs."""
+    reentrant: Flag = False
+    """Layers are recomputed by torch's reentrant checkpoints, whose inputs FSDP holds where weights are frozen."""
     keeps_casts: Flag = True
     """Operands cast to 8 bits are kept for the backward pass, weights cast once a step; else all at each use."""
     accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
