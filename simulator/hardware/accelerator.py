@@ -202,6 +202,8 @@ class Software:
     """Queries, keys and values are one tensor with one adapter, and so are gate and up."""
     adapters: Literal["model", "fp32_beside_4_bits", "fp32"] = "model"
     """In what LoRA's adapters are held beside a model of 16 bits: as the model, or in fp32, cast by autocast."""
+    four_bit_inputs: Flag = False
+    """Products of bitsandbytes' 4-bit weights keep their inputs for the backward pass, as before its version 0.43.2."""
     master_weights: Flag = True
     """The optimizer updates fp32 copies of weights in 16 bits; no key of a stack."""
     kbit_training: Flag = True
