@@ -63,7 +63,7 @@ def _cast_in_passes(program: Program, copies: Mapping[Place, float]) -> Program:
     last: dict[tuple[str, Place], str] = {}
     ends: dict[int, str] = {}
     for op in program.ops:
-        if op.action and op.layer and op.action.phase in "FRBIW" and (op.action.stage, op.layer) in copies:
+        if op.action and op.layer and op.action.phase in "FRBIW":
             key = op.action.phase, (op.action.stage, op.layer)
             first.setdefault(key, op.name)
             last[key] = op.name
