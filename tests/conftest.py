@@ -32,6 +32,8 @@ SHARE, FEWEST = 5, 6
 WITH_TORCH = (
     "tests/scenarios/exchange/exporting/test_rules.py",
     "tests/simulator/replay/test_accelerator_fit.py",
+    "tests/workloads/data_parallel/test_weight_casts.py",
+    "tests/workloads/memory/test_reentrant_checkpoints.py",
     "tests/workloads/memory/test_update.py",
     "tests/workloads/operators/test_elementwise.py",
     "tests/workloads/operators/test_lora_against_torch.py",

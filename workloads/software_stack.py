@@ -58,7 +58,7 @@ Year = Annotated[int, BeforeValidator(number(2016, 2099))]
 """From the year of the first release of PyTorch."""
 
 
-class StackKeys(Section, of=Software, without=("name",)):
+class StackKeys(Section, of=Software, without=("name", "master_weights")):
     """What a software stack costs and how it works. As in `Software`, and:
 
     *torch_compile*: TorchInductor fuses pointwise operators, norms, softmax and loss into a kernel each; the kernels of
@@ -281,6 +281,15 @@ def without_master_weights(stack: Software) -> Software:
     loss = stack.cross_entropy or ("" if fuses(stack.fused, "cross_entropy") else "plain")
     own = replace(stack, fp32_gradients=(), fp32_residual=False, fp32_scores=(), cross_entropy=loss)
     return replace(own, unfused_update=False, flat_update=False, adapters="model")
+
+
+def with_adapters_as_held(stack: Software) -> Software:
+    """*stack* where adapters in 16 bits are all that is trained, and torch's optimizer updates them as they are.
+
+    Autograd makes their gradients in their own format, and torch the states of Adam (torch/optim/adam.py,
+    ``_init_group``): 8 bytes a parameter in all. Only DeepSpeed and Megatron-LM hold copies in fp32 beside them.
+    """
+    return replace(stack, fp32_gradients=(), master_weights=False)
 
 
 def with_uniform_units(stack: Software) -> Software:

@@ -32,6 +32,7 @@ from clustersim.workloads.architectures.model_keys import is_config, with_plain_
 from clustersim.workloads.default_software_stack import (
     AUTO,
     FRAMEWORKS,
+    LIKE_DDP,
     StackChoice,
     default_stack,
     instead_of,
@@ -40,7 +41,7 @@ from clustersim.workloads.default_software_stack import (
 )
 from clustersim.workloads.operators.model import Model
 from clustersim.workloads.software_stack import specification as stack_specification
-from clustersim.workloads.software_stack import without_master_weights
+from clustersim.workloads.software_stack import with_adapters_as_held, without_master_weights
 
 if TYPE_CHECKING:
     from clustersim.scenarios.build.grid_choice import GridChoice
@@ -341,7 +342,17 @@ class BuiltScenario:
         except Fault as fault:
             raise self.document.error(("software", *fault.path), fault.message, fault.hint) from None
         training = self.specification.training
-        return stack if training is None or training.master_weights else without_master_weights(stack)
+        if training is not None and not training.master_weights:
+            return without_master_weights(stack)
+        return with_adapters_as_held(stack) if self._updates_adapters_as_held(stack) else stack
+
+    def _updates_adapters_as_held(self, stack: Software) -> bool:
+        """True if adapters in 16 bits on whole replicas are trained under torch's autocast by its own optimizer."""
+        lora, training = getattr(self.specification.model, "lora", None), self.specification.training
+        if lora is None or training is None or training.offload is not None or not stack.autocast:
+            return False
+        wide = stack.adapters == "fp32" or (stack.adapters == "fp32_beside_4_bits" and lora.quantised is not None)
+        return not wide and self.specification.parallelism.data.method in LIKE_DDP
 
     @property
     def stack_keys(self) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from clustersim.scenarios.specification.specification import Specification
 from clustersim.scenarios.specification.training import Training
 from clustersim.simulator.hardware.accelerator import Software
 from clustersim.simulator.hardware.cluster import Cluster
+from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.simulator.reading.document import Document
 from clustersim.simulator.reading.errors import PlacedError, ScenarioError, ScheduleError
 from clustersim.simulator.schedule.mesh import Mesh
@@ -32,6 +33,8 @@ from clustersim.workloads.data_parallel.gradients import (
     split_tensor_norms,
 )
 from clustersim.workloads.data_parallel.gradients_of_a_step import gradients_of_a_step
+from clustersim.workloads.data_parallel.weight_casts import weight_casts
+from clustersim.workloads.default_software_stack import LIKE_DDP
 from clustersim.workloads.memory.compute import PIPELINE, compute
 from clustersim.workloads.operators.by_coordinate import with_neighbours
 from clustersim.workloads.operators.lowering import Overlap
@@ -94,7 +97,7 @@ def schedule_of_share(
     assert training is not None
     dtype = gradient_dtype(training, parallelism.data, software)
     sizes = derived.micro_batch_size, derived.micro_batches
-    step = TrainingStep(share, *sizes, training.update_rule, dtype, software, derived.accelerator)
+    step = TrainingStep(share, *sizes, training.updated_by(software), dtype, software, derived.accelerator)
     order = pipeline_order(specification, derived, document)
     _check_updates(specification, order, document)
     computed = _computation(specification, step, order, derived, document)
@@ -155,6 +158,8 @@ def _distributed(
         schedule = fixed_costs(schedule, share, HostTime.of(step.software), step.software.host_seconds_per_message)
     with _faults_at(document, "parallelism"):
         schedule = with_neighbours(in_pairs(schedule, order))
+    if casts_weights(specification, share, step.software):
+        schedule = weight_casts(schedule, share)
     if frees_gradients(specification, share, step.software, step.micro_batches):
         return gradients_of_a_step(schedule, share)
     if training.offload is None:
@@ -180,6 +185,16 @@ def frees_gradients(specification: Specification, share: Model, software: Softwa
     return (
         software.frees_gradients and of_torch and micro_batches == 1 and not planned and share.optimizer_seconds is None
     )
+
+
+def casts_weights(specification: Specification, share: Model, software: Software) -> bool:
+    """Return whether parameters in fp32 have copies in 16 bits during passes only: autocast on whole replicas."""
+    training, parallelism = specification.training, specification.parallelism
+    assert training is not None
+    method, whole = parallelism.data.method, parallelism.pp == 1 and share.optimizer_seconds is None
+    planned = training.plans_activations or training.offload is not None
+    wide = training.master_weights and software.master_weights and BYTES[share.precision] < BYTES["fp32"]
+    return software.autocast and wide and whole and method in LIKE_DDP and not planned
 
 
 def gradient_dtype(training: Training, data: DataMethod, software: Software) -> str:
@@ -293,7 +308,7 @@ def _recomputed(schedule: Schedule, specification: Specification, step: Training
 
     key = ("num_layers",) if options.num_layers is not None else ()
     with _faults_at(document, "training", "recompute", *key):
-        return recompute(
+        made = recompute(
             schedule,
             step.model,
             method,
@@ -301,6 +316,17 @@ def _recomputed(schedule: Schedule, specification: Specification, step: Training
             num_layers=options.num_layers or 1,
             early_stop=step.software.early_stop,
         )
+    if method == "full" and holds_inputs(specification, step):
+        from clustersim.workloads.memory.reentrant_checkpoints import inputs_held
+
+        return inputs_held(made, step.model, step.micro_batch_size)
+    return made
+
+
+def holds_inputs(specification: Specification, step: TrainingStep) -> bool:
+    """Return whether FSDP holds the inputs of recomputed layers: of frozen weights under reentrant checkpoints."""
+    frozen = any(not tensor.trainable for layer in step.model.layers for tensor in layer.tensors)
+    return step.software.reentrant and frozen and specification.parallelism.data.method == "fsdp"
 
 
 def _layout_key(parallelism: ParallelismSection) -> str:

@@ -125,7 +125,7 @@ def checkpoint_bytes(scenario: BuiltScenario) -> float:
     assert training is not None
     assert model is not None
     trained = [tensor for layer in model.layers for tensor in layer.tensors if tensor.trainable]
-    held = resident_states(trained, training.update_rule, model.precision)
+    held = resident_states(trained, training.updated_by(scenario.software), model.precision)
     return held["parameters"] + held["optimizer"]
 
 

@@ -281,6 +281,7 @@ class StepNumbers(Result):
             "peak_rank": peak.rank,
             "allocator_bytes": peak.nbytes + self.reserved.get("fragmentation", 0.0),
             "reserved_bytes": sum(self.reserved.values()),
+            "device_bytes": peak.nbytes + sum(self.reserved.values()),
             "capacity_bytes": self.capacity if isfinite(self.capacity) else None,
             "fits": self.fits,
             "by_category_bytes": {name: float(peak.by_category.get(name, 0.0)) for name in categories},

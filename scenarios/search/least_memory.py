@@ -9,10 +9,11 @@ from math import inf
 from clustersim.scenarios.build.built import BuiltScenario
 from clustersim.scenarios.build.derived import fragmentation
 from clustersim.scenarios.build.layer_probe import content
-from clustersim.scenarios.build.schedule import frees_gradients, gradient_dtype
+from clustersim.scenarios.build.schedule import casts_weights, frees_gradients, gradient_dtype
 from clustersim.scenarios.search.estimator import Estimator
 from clustersim.scenarios.search.layer_sums import ALMOST, dtype_of_gradients, of_stages, trained_parameters
 from clustersim.scenarios.specification.memory_saving import Offload
+from clustersim.simulator.hardware.kernel import BYTES
 from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.memory.optimizer import copied_gradient_bytes, foreach_bytes, resident_states
 from clustersim.workloads.operators.model import Layer, Model
@@ -33,14 +34,16 @@ def least_bytes(estimator: Estimator, variant: BuiltScenario) -> float:
     pipeline, software = estimator.pipeline(variant.specification), variant.software
     states, kept = _states(estimator, variant), _saved(estimator, variant)
     absent = _states(estimator, variant, ("gradients",)) if _frees(estimator, variant) else [0.0] * len(states)
+    held, cast = _casts(estimator, variant)
     least, fragmented = 0.0, inf
     for stages, in_flight in zip(pipeline.stages, pipeline.in_flight, strict=True):
         passes = min(in_flight, variant.derived.micro_batches * len(stages))
         activations = passes * min(kept[stage] for stage in stages)
-        # gradients that a step frees are not there when activations are most, but activations are when they are
-        beside = max(0.0, activations - sum(absent[stage] for stage in stages))
-        least = max(least, sum(states[stage] for stage in stages) + beside)
-        fragmented = min(fragmented, beside)
+        # gradients that a step frees are not there when activations are most, but activations and casts of weights are
+        # when they are
+        beside = max(0.0, activations + sum(cast[stage] - absent[stage] for stage in stages))
+        least = max(least, sum(states[stage] - held[stage] for stage in stages) + beside)
+        fragmented = min(fragmented, beside, activations)
     fragmented = max(0.0, fragmented - most_buffers(estimator, variant, pipeline.stages))
     return (least + fragmentation(fragmented, software) + software.context_bytes) * ALMOST
 
@@ -49,6 +52,23 @@ def _frees(estimator: Estimator, variant: BuiltScenario) -> bool:
     """Return whether gradients are held from the backward pass to the step only."""
     share = estimator.share(variant)
     return frees_gradients(variant.specification, share, variant.software, variant.derived.micro_batches)
+
+
+def _casts(estimator: Estimator, variant: BuiltScenario) -> tuple[list[float], list[float]]:
+    """Return the bytes of casts of weights by stage: what states count all step, and what passes hold."""
+    share = estimator.share(variant)
+    layers = estimator.stages(share, variant.specification.parallelism)
+    if not casts_weights(variant.specification, share, variant.software):
+        return [0.0] * len(layers), [0.0] * len(layers)
+    width = BYTES[share.precision]
+
+    def held(layer: Layer) -> float:
+        return float(width * layer.trainable_parameters)
+
+    def cast(layer: Layer) -> float:
+        return 0.0 if layer.kind == ENDS[0] else held(layer)
+
+    return of_stages(estimator, "held", layers, width, held), of_stages(estimator, "cast", layers, width, cast)
 
 
 def most_buffers(estimator: Estimator, variant: BuiltScenario, own: Sequence[Iterable[int]]) -> float:
@@ -62,7 +82,7 @@ def most_buffers(estimator: Estimator, variant: BuiltScenario, own: Sequence[Ite
     share, dtype = estimator.share(variant), dtype_of_gradients(estimator, variant)
     copied, updated = copied_gradient_bytes(dtype, unfused_update=variant.software.unfused_update), 0.0
     if variant.software.foreach_update:
-        copied += foreach_bytes(training.update_rule)
+        copied += foreach_bytes(training.updated_by(variant.software))
     if copied:
         trained = trained_parameters(estimator, estimator.stages(share, parallelism))
         updated = copied * max(sum(trained[stage] for stage in stages) for stages in own)
@@ -86,7 +106,7 @@ def _states(estimator: Estimator, variant: BuiltScenario, only: Sequence[str] = 
     share, data = estimator.share(variant), parallelism.data
     layers = estimator.stages(share, parallelism)
     dtype, divided = gradient_dtype(training, data, variant.software), tuple(data.sharded)
-    on_gpu, rule = _shares_on_gpu(training.offload), training.update_rule
+    on_gpu, rule = _shares_on_gpu(training.offload), training.updated_by(variant.software)
     # states are divided over all ranks with the same weights: those that share a sequence too
     equal, apart = derived.replicas * derived.degree("cp"), dict[str, int]()
     if not derived.by_stage:

@@ -232,7 +232,7 @@ def _states(scenario: BuiltScenario, model: Model) -> Mapping[str, float]:
     assert training is not None
     dtype = gradient_dtype(training, scenario.specification.parallelism.data, scenario.software)
     tensors = model.tensors_of({layer.name for layer in model.layers})
-    return resident_states(tensors, training.update_rule, model.precision, dtype)
+    return resident_states(tensors, training.updated_by(scenario.software), model.precision, dtype)
 
 
 def _operation(scenario: BuiltScenario, model: Model, capacity: float) -> Iterator[str]:
@@ -242,7 +242,7 @@ def _operation(scenario: BuiltScenario, model: Model, capacity: float) -> Iterat
     dtype = gradient_dtype(training, scenario.specification.parallelism.data, scenario.software)
 
     def alone(layer: Layer) -> float:
-        held = resident_states(layer.tensors, training.update_rule, model.precision, dtype)
+        held = resident_states(layer.tensors, training.updated_by(scenario.software), model.precision, dtype)
         return held["parameters"] + held["gradients"] + layer.activation_bytes(1) + layer.output_bytes(1)
 
     layer = max(model.layers, key=alone)

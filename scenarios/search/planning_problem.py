@@ -98,7 +98,7 @@ def _layers(alone: BuiltScenario, model: Model, timeline: Timeline, size: int, t
     seconds = _seconds(timeline, model)
     made, before = [], 0.0
     for layer in model.layers:
-        held = resident_states(layer.tensors, training.update_rule, model.precision, dtype)
+        held = resident_states(layer.tensors, training.updated_by(alone.software), model.precision, dtype)
         kept, end = layer.activation_bytes(size), layer.kind in ENDS
         forward, backward = seconds[layer.name]
         made.append(

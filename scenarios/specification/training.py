@@ -12,6 +12,7 @@ from clustersim.simulator.reading.validation import Fault
 from clustersim.workloads.memory.optimizer import Optimizer
 
 if TYPE_CHECKING:
+    from clustersim.simulator.hardware.accelerator import Software
     from clustersim.workloads.operators.elementwise import Saved
     from clustersim.workloads.operators.low_precision import LowPrecision
 
@@ -204,6 +205,13 @@ class Training(Section):
         """The optimizer and the number format of its states."""
         updated = "fp32" if self.master_weights else self.base_precision
         return Optimizer(self.optimizer, self.optimizer_dtype or updated, self.master_weights)
+
+    def updated_by(self, software: "Software") -> Optimizer:
+        """The same under *software*, which may update weights in 16 bits themselves."""
+        rule = self.update_rule
+        if software.master_weights:
+            return rule
+        return replace(rule, dtype=self.optimizer_dtype or self.base_precision, master=False)
 
     @property
     def base_precision(self) -> Precision:

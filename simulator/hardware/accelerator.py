@@ -199,6 +199,8 @@ class Software:
     """SMs that kernels of communication hold through the whole step; products and attention run on the others."""
     early_stop: Flag = False
     """Recomputation of a layer ends as soon as its backward pass has what it needs."""
+    reentrant: Flag = False
+    """Layers are recomputed by torch's reentrant checkpoints, whose inputs FSDP holds where weights are frozen."""
     keeps_casts: Flag = True
     """Operands cast to 8 bits are kept for the backward pass, weights cast once a step; else all at each use."""
     accumulation: Literal["fused", "added", "cast", "autocast"] = "fused"
@@ -207,6 +209,10 @@ class Software:
     """Queries, keys and values are one tensor with one adapter, and so are gate and up."""
     adapters: Literal["model", "fp32_beside_4_bits", "fp32"] = "model"
     """In what LoRA's adapters are held beside a model of 16 bits: as the model, or in fp32, cast by autocast."""
+    four_bit_inputs: Flag = False
+    """Products of bitsandbytes' 4-bit weights keep their inputs for the backward pass, as before its version 0.43.2."""
+    master_weights: Flag = True
+    """The optimizer updates fp32 copies of weights in 16 bits; no key of a stack."""
     kbit_training: Flag = True
     """PEFT prepares a model of bitsandbytes' 4-bit weights for training: where its adapters are in fp32, norms, tables
     and residual stream are too."""

@@ -79,7 +79,9 @@ def attention_parts(shape: Shape) -> Parts:
     )
     rotated = round(own.rotary_share * rows * (queries + keys))
     turned = (rotary(rotated, shape.activation_precision, fused=shape.fuses("rope")),)
-    output = Linear(rows, queries, shape.hidden_size, own.bias, precision)
+    # fused attention saves its own output
+    held = own.kind == "flash" and not own.output_gate
+    output = Linear(rows, queries, shape.hidden_size, own.bias, precision, input_held=held)
     output = second_product(shape, output, {"projection": shape.hidden_size})
     columns = first_product(shape, columns, {"query": asked, "key": keys, "value": keys})
     position = turned if shape.embedding.positions == "rope" else ()

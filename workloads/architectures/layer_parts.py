@@ -123,6 +123,7 @@ def _adapted(
         fp32=shape.fp32_adapters,
         wide=wide and shape.prepared,
         joint=shape.software.joint_adapters,
+        keeps_inputs=shape.software.four_bit_inputs,
     )
 
 

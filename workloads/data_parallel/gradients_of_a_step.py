@@ -31,7 +31,7 @@ def gradients_of_a_step(schedule: Schedule, model: Model) -> Schedule:
 
 def _gradients_of_a_step(program: Program, model: Model) -> Program:
     held, steps = program.resident.get(GRADIENTS, 0.0), _last_steps(program)
-    trained = _trained_by_layer(program, model)
+    trained = trained_by_layer(program, model)
     total = sum(trained.values())
     if not held or not total or set(steps) != {stage for stage, _ in trained}:
         return program
@@ -58,7 +58,7 @@ def _last_steps(program: Program) -> dict[int, str]:
     return {stage: name for name, stages in updated_stages(program).items() for stage in stages}
 
 
-def _trained_by_layer(program: Program, model: Model) -> dict[tuple[int, str], int]:
+def trained_by_layer(program: Program, model: Model) -> dict[tuple[int, str], int]:
     """The trained parameters by (stage, layer).
 
     Those that layers share count with the last of them, whose backward pass is the first to make their gradient.

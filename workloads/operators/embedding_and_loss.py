@@ -213,8 +213,10 @@ def _chunked(width: int) -> _PerLogit:
     """torchtune's: a chunk of the sequence at a time, cast and loss compiled together (``CEWithChunkedOutputLoss``).
 
     The compiled kernel reads the logits, which autograd keeps; backward it reads them again and writes their gradient.
+    The recipes drop the logits, so that a chunk of them is freed when its gradient is there. Autograd runs the losses
+    of all chunks before the first product, which came before them.
     """
-    return _PerLogit((width, 2 * width), width, (0, width), (CHUNKS, CHUNKS))
+    return _PerLogit((width, 2 * width), width, (0, width / CHUNKS), (CHUNKS, CHUNKS))
 
 
 def _casts(width: int) -> tuple[int, int]:

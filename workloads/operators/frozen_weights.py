@@ -54,6 +54,10 @@ class Packed(Protocol):
     def keeps_copy(self) -> bool:
         """True if the copy that the forward pass made waits for the backward pass; else that makes its own."""
 
+    @property
+    def keeps_inputs(self) -> bool:
+        """True if a product keeps its input."""
+
     def converted(self, elements: int, precision: str) -> tuple[Kernel, ...]:
         """The kernels that write *elements* in *precision*."""
 
@@ -78,6 +82,11 @@ class Gptq:
         """True: the copy is an input of torch.matmul, whose gradient needs it."""
         return True
 
+    @property
+    def keeps_inputs(self) -> bool:
+        """False."""
+        return False
+
     def converted(self, elements: int, precision: str) -> tuple[Kernel, ...]:
         """Zeros first, then the passes of `UNPACKED`."""
         zeros = sum(UNPACKED[:4]) * elements / self.group
@@ -89,9 +98,14 @@ class Gptq:
 
 @dataclass(frozen=True, slots=True)
 class Quantisation:
-    """Weights in 4 bits by bitsandbytes; with *double* the scales of blocks are quantised too, else they are fp32."""
+    """Weights in 4 bits by bitsandbytes; with *double* the scales of blocks are quantised too, else they are fp32.
+
+    *keeps_inputs*: a product saves its input for the backward pass, which does not read it. It did so until version
+    0.43.1 (autograd/_functions.py, ``MatMul4Bit``; pull request 1270, July 2024).
+    """
 
     double: bool = True
+    keeps_inputs: bool = False
 
     @property
     def keeps_copy(self) -> bool:
@@ -140,6 +154,11 @@ class Upcast:
     def keeps_copy(self) -> bool:
         """True: the copy is an input of the product, whose gradient needs it."""
         return True
+
+    @property
+    def keeps_inputs(self) -> bool:
+        """False."""
+        return False
 
     def converted(self, elements: int, precision: str) -> tuple[Kernel, ...]:
         """A cast."""
@@ -190,12 +209,17 @@ class QuantisedLinear(Linear):
         return (memory_bound(nbytes, precision=self.precision, operation=CAST),) * self.wide
 
     def kept_beside_input(self, samples: int) -> float:
-        """The copy, if it is kept."""
-        return self._copy_bytes if self.quantisation.keeps_copy else 0.0
+        """The copy of the weight, if it is kept, and that of a wide input, which each product casts for itself."""
+        copy = self._copy_bytes if self.quantisation.keeps_copy else 0.0
+        return copy + (self._input_bytes(samples) if self.wide and self.quantisation.keeps_inputs else 0.0)
 
     def kept_bytes(self, samples: int) -> float:
-        """As `kept_beside_input`: no gradient needs the input."""
-        return self.kept_beside_input(samples)
+        """Its input, if the library or another operator keeps it, and `kept_beside_input`: no gradient needs it."""
+        keeps = self.input_held or (self.quantisation.keeps_inputs and not self.wide)
+        return (self._input_bytes(samples) if keeps else 0.0) + self.kept_beside_input(samples)
+
+    def _input_bytes(self, samples: int) -> float:
+        return samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
 
     @property
     def keeps_inputs(self) -> bool:

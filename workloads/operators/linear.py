@@ -23,8 +23,9 @@ class Linear(Operator):
     *splits*: the outputs of each weight tensor if there are several (query, key and value). *shared*: the weight
     belongs to another layer and is not counted. *kept_share*: it keeps one part in so many of its input (sequence
     parallelism keeps a shard and gathers it again). *keeps_input*: false if another operator keeps it. *frozen*: its
-    parameters have no gradients, so that it keeps nothing; that of its input passes through. *hidden*: false if it
-    makes the classes of a head. *padded*: its sides are padded where they are not aligned; the zeros are not counted.
+    parameters have no gradients, so that it keeps nothing; that of its input passes through. *input_held*: its input
+    stays all the same, for the operator that made it, and counts here. *hidden*: false if it makes the classes of a
+    head. *padded*: its sides are padded where they are not aligned; the zeros are not counted.
     """
 
     rows: int
@@ -37,6 +38,7 @@ class Linear(Operator):
     kept_share: int = 1
     keeps_input: bool = True
     frozen: bool = False
+    input_held: bool = False
     hidden: bool = True
     padded: bool = False
 
@@ -82,7 +84,7 @@ class Linear(Operator):
     def kept_bytes(self, samples: int) -> float:
         """Its input."""
         nbytes = samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
-        return nbytes if self.keeps_input and not self.frozen else 0.0
+        return nbytes if self.input_held or (self.keeps_input and not self.frozen) else 0.0
 
     def _multiplied(self, m: int, n: int, k: int, rows: tuple[int, int] | None = None) -> Kernel:
         product = matmul(m, n, k, precision=self.precision, rows=rows)

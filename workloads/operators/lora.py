@@ -12,7 +12,7 @@ from dataclasses import field, fields, replace
 from clustersim.simulator.hardware.kernel import BYTES, Kernel, Operation, matmul, memory_bound
 from clustersim.simulator.reading.dataclass import dataclass
 from clustersim.simulator.reading.errors import ScenarioError
-from clustersim.workloads.operators.frozen_weights import FP32, Packed, QuantisedLinear, quantised
+from clustersim.workloads.operators.frozen_weights import FP32, Packed, Quantisation, QuantisedLinear, quantised
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.operator import ParameterTensor, matrix
 from clustersim.workloads.operators.sharded import WHOLE, Cut
@@ -162,9 +162,11 @@ class AdaptedLinear(Linear):
         )
 
     def kept_bytes(self, samples: int) -> float:
-        """The input, unless each adapter has one of its own, and `kept_beside_input`."""
+        """The input, unless each adapter has one of its own and the base needs none, and `kept_beside_input`."""
         whole = samples * self.rows * self.inputs * BYTES[self.precision] / self.kept_share
-        return (0.0 if self._own_input or not self.keeps_input else whole) + self.kept_beside_input(samples)
+        of_base = self.base.kept_bytes(samples) - self.base.kept_beside_input(samples)
+        of_adapters = 0.0 if self._own_input or not self.keeps_input else whole
+        return max(of_base, of_adapters) + self.kept_beside_input(samples)
 
     def kept_beside_input(self, samples: int) -> float:
         """h of each adapter; its input, too, if that is its own, and the mask of a dropout."""
@@ -275,18 +277,22 @@ def with_adapters(
     fp32: bool = False,
     wide: bool = False,
     joint: bool = False,
+    keeps_inputs: bool = False,
 ) -> Linear:
     """*linear*, a product of a layer, as *lora* fine-tunes it; unchanged if that is None.
 
     *sizes*: its outputs by the name of the target; empty if it is none. *fused*: sums are part of one kernel with what
     they follow. *by_rows*: tensor parallelism cuts it by rows. *fp32*: adapters are. *wide*: so are input and output of
-    a product in 4 bits. *joint*: several outputs are one tensor. Raises `ScenarioError` for a cut that is not known.
+    a product in 4 bits. *joint*: several outputs are one tensor. *keeps_inputs*: products in 4 bits by bitsandbytes do.
+    Raises `ScenarioError` for a cut that is not known.
     """
     if lora is None:
         return linear
     if cut.grid or cut.by_columns:
         raise ScenarioError("lora is known of tp as Megatron-LM cuts layers; give one degree, and no tp_split")
     packed = lora.quantisation
+    if keeps_inputs and isinstance(packed, Quantisation):
+        packed = replace(packed, keeps_inputs=True)
     base = quantised(linear, packed, wide=wide) if packed else replace(linear, frozen=True)
     adapters = lora.adapters(sizes, apart=bool(linear.splits) and not joint)
     return adapted(base, adapters, lora.rank, drop=lora.drop, fused=fused, by_rows=by_rows, fp32=fp32, cut=cut)

@@ -65,6 +65,7 @@ from clustersim.workloads.data_parallel.sharded_states import (
     with_half_buckets,
     with_hybrid_axes,
 )
+from clustersim.workloads.data_parallel.sub_groups import in_sub_groups
 from clustersim.workloads.memory.compute import PIPELINE
 from clustersim.workloads.operators.model import Layer, Model
 from clustersim.workloads.operators.operator import REPLICAS, ParameterTensor
@@ -240,6 +241,9 @@ class Zero(ReducingMethod):
             compressed=self.compressed,
             gathering=self.gathering(max(schedule.degrees(REPLICAS))),
         )
+        if self.stage == 3 and step.software.flat_update:
+            dtype = step.gradient_dtype or step.model.precision
+            sharded = sharded.map_programs(lambda one: in_sub_groups(one, dtype))
         return sharded.map_programs(lambda one: self.with_host_work(one, step.model.layers, step.software))
 
     def with_host_work(

@@ -40,6 +40,7 @@ ROWS = {
     "h200_finetuning": 28,
     "megascale_ablation": 9,
     "megascale_moe": 5,
+    "litgpt_memory": 12,
     "megatron_kwai": 10,
     "megatron_sc21_weak_scaling": 10,
     "mixtral_fp8": 4,

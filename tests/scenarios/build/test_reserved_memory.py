@@ -57,3 +57,4 @@ def test_fragmentation_is_a_share_of_what_is_reserved_for_activations(software):
     numbers = told.summary()["memory"]
     assert numbers["allocator_bytes"] == pytest.approx(numbers["peak_bytes"] + empty)
     assert numbers["reserved_bytes"] >= empty
+    assert numbers["device_bytes"] == pytest.approx(numbers["peak_bytes"] + numbers["reserved_bytes"])

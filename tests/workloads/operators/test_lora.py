@@ -188,11 +188,22 @@ def test_kept_bytes_have_a_closed_form():
     whole, rank = model("llama2_7b", "bf16"), 16
     made = tuned("llama2_7b", Lora(rank, PAPER))
     rows, hidden, wide = 4096, 4096, 11008
-    less = 2 * rows * (hidden + hidden + wide)  # the inputs of projection, gate and up, and down
+    less = 2 * rows * (hidden + wide)  # the inputs of gate and up, and down; fused attention saves that of projection
     expected = whole.layers[1].activation_bytes(1) - less + 2 * rows * 2 * rank
     assert made.layers[1].activation_bytes(1) == expected
     # W needs the input of the adapters, h, dh, and the gradient of queries, keys and values
     assert made.layers[1].weight_bytes(1) == 2 * rows * (hidden + 2 * rank + 2 * rank + 3 * hidden)
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_old_bitsandbytes_keeps_the_inputs_of_products_in_4_bits(drop):
+    """Before 0.43.2: of gate and up one, of down another; that of queries, keys and values without dropout anyway."""
+    rows, hidden, wide, lora = 4096, 4096, 11008, Lora(16, PAPER, drop=drop, quantisation=Quantisation())
+    made = tuned("llama2_7b", lora)
+    old, new = (
+        made.with_software(Software(four_bit_inputs=kept)).layers[1].activation_bytes(1) for kept in (True, False)
+    )
+    assert old - new == 2 * rows * (hidden + wide + hidden * drop)
 
 
 def test_a_quantised_weight_is_converted_before_each_product():

@@ -2,6 +2,8 @@
 
 import pytest
 
+from clustersim.workloads.operators.attentions.core_attention import FlashAttention
+from clustersim.workloads.operators.frozen_weights import Quantisation
 from clustersim.workloads.operators.linear import Linear
 from clustersim.workloads.operators.lora import Lora, with_adapters
 from clustersim.workloads.operators.sharded import WHOLE
@@ -77,3 +79,25 @@ def test_a_linear_map_without_adapter_keeps_nothing():
     operator = adapted(Lora(RANK, ("projection",)))
     assert (operator.kept_bytes(1), operator.weight_bytes(1), operator.backward_weights(1)) == (0, 0, ())
     assert not any(tensor.trainable for tensor in operator.tensors)
+
+
+def test_fused_attention_saves_its_output_that_a_frozen_projection_does_not_need(torch):
+    """Queries, keys, values and output, and the statistics: of a frozen projection with or without adapters."""
+    heads, size, length = 4, 8, 16
+    saved = {}
+
+    def pack(t):
+        saved.setdefault(t.data_ptr(), t.numel() * t.element_size())
+        return t
+
+    weight = torch.randn(heads * size, heads * size)
+    makes = torch.randn(3, 1, heads, length, size, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        made = torch.nn.functional.scaled_dot_product_attention(*(one * 1.0 for one in makes), is_causal=True)
+        made.transpose(1, 2).reshape(length, heads * size) @ weight.T
+    saved.pop(weight.data_ptr(), None)
+    core = FlashAttention(length, heads, heads, size, causal=True)
+    for lora in Lora(RANK, ("query",)), Lora(RANK, ("query",), quantisation=Quantisation()):
+        linear = Linear(length, heads * size, heads * size, bias=False, input_held=True)
+        projection = with_adapters(linear, lora, {"projection": heads * size}, WHOLE, fused=False)
+        assert core.kept_bytes(1) + projection.kept_bytes(1) == sum(saved.values())
