@@ -231,8 +231,11 @@ class AdaptedLinear(Linear):
     def _dropout(self, rows: int) -> Kernel:
         return self._moved(DROPOUT, rows * self.inputs * (2 * self._width + MASK))
 
-    def _cast(self, elements: int, launches: int = 1) -> Kernel:
-        return self._moved(ADAPTER_CAST, elements * (FP32 + BYTES[self.precision]), launches)
+    def _cast(self, elements: int, casts: int = 1) -> Kernel:
+        """*casts* of so many elements. Each is one operator, while a stack's `launch` is that of all operators, views
+        among them, for each kernel."""
+        nbytes = float(elements * (FP32 + BYTES[self.precision]))
+        return memory_bound(nbytes, precision=self.precision, launches=0, operators=casts, operation=ADAPTER_CAST)
 
     def _moved(self, operation: Operation, nbytes: float, launches: int = 1) -> Kernel:
         return memory_bound(nbytes, precision=self.precision, launches=launches, operation=operation)
