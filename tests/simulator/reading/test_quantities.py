@@ -67,8 +67,9 @@ def test_bad_values_are_told_by_key(data, told):
 @pytest.mark.parametrize(
     ("section", "made_of", "apart"),
     [
-        (SoftwareSpecification, Software, set()),
-        (SoftwareKeys, Software, {"name"}),
+        # training.master_weights decides, and how adapters are held
+        (SoftwareSpecification, Software, {"master_weights"}),
+        (SoftwareKeys, Software, {"name", "master_weights"}),
         (Device, Accelerator, set()),
     ],
 )
