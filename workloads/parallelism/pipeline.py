@@ -36,8 +36,8 @@ from clustersim.workloads.parallelism._pipeline_messages import (
     PipelineMessage,
     late_recompute,
     message_plans,
-    tied_embeddings,
 )
+from clustersim.workloads.parallelism._tied_embeddings import tied_embeddings
 from clustersim.workloads.pipelines._row_patterns import SteadyState, steady_state
 
 ORDERS = "clustersim.workloads.pipelines"

@@ -18,7 +18,7 @@ from clustersim.workloads.architectures.timed_models import unit_model
 from clustersim.workloads.architectures.transformer import transformer
 from clustersim.workloads.memory.compute import compute
 from clustersim.workloads.operators.stages import stages_of
-from clustersim.workloads.parallelism._pipeline_messages import tied_embeddings
+from clustersim.workloads.parallelism._tied_embeddings import tied_embeddings
 from clustersim.workloads.parallelism.pipeline import pipeline_parallel
 from clustersim.workloads.parallelism.tensor import sharded, tensor_parallel
 

@@ -29,7 +29,7 @@ from clustersim.workloads.memory.recompute import recompute
 from clustersim.workloads.operators.lowering import Overlap
 from clustersim.workloads.operators.model import Layer, OperatorLayer
 from clustersim.workloads.operators.stages import stages_of
-from clustersim.workloads.parallelism._pipeline_messages import tied_embeddings
+from clustersim.workloads.parallelism._tied_embeddings import tied_embeddings
 from clustersim.workloads.parallelism.ddp import data_parallel
 from clustersim.workloads.parallelism.fsdp import fsdp
 from clustersim.workloads.parallelism.pipeline import pipeline_parallel
