@@ -30,6 +30,11 @@ from clustersim.simulator.schedule.ops import Send
 AT_ONCE = 1 << 18
 """Edges that are looked at together: their temporary arrays stay in the cache."""
 
+APART = np.uint64(0xD1342543DE82EF95)
+"""An odd factor of colours: without it the first label with the second colour would have the hash of the second label
+with the first colour. A multiplier of good generators (Steele and Vigna, "Computationally easy, spectrally good
+multipliers", arXiv:2001.05304)."""
+
 RANK, COMMUNICATION, FLOW, LINK, HOST = range(5)
 
 MEMBER, SENDER, RECEIVER = range(3)
@@ -257,7 +262,7 @@ class _Directed:
 
     def add(self, fresh: list[Colours], colours: list[Colours]) -> None:
         """Add to the colours *fresh* of the vertices a hash of the *colours* of their neighbours."""
-        edges, theirs = self.edges, colours[self.edges.other]
+        edges, theirs = self.edges, colours[self.edges.other] * APART
         seen = np.zeros_like(fresh[edges.one])
         for begin in range(0, len(edges.ones), AT_ONCE):
             part = slice(begin, begin + AT_ONCE)

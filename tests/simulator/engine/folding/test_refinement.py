@@ -3,7 +3,7 @@
 from collections import Counter
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clustersim.simulator.engine.folding.partition import Edges, refine
@@ -42,6 +42,8 @@ def graphs(draw):
     return [draw(st.integers(0, 1)) for _ in range(n)], pairs, labels
 
 
+# the second label and the first colour beside the first label and the second colour
+@example(([0, 0, 1], [(0, 0), (0, 2), (1, 1), (2, 1), (1, 0)], [0, 0, 0, 0, 1]))
 @given(graphs())
 def test_the_partition_is_equitable(graph):
     colours, pairs, labels = graph
