@@ -176,7 +176,12 @@ def tables_of(release: str) -> str:
 
 
 def as_release(library: Transport, release: str | None) -> Transport:
-    """Return *library*, NCCL, as *release*, by default the first one of its tables, launches collectives."""
+    """Return *library*, NCCL, as *release*, by default the first one of its tables, launches collectives.
+
+    >>> queue = Transport(name="nccl", version="2.10", issue_channel=1e-6)
+    >>> as_release(queue, "2.12.12").issue_channel, as_release(queue, "2.13.4").issue_channel
+    (1e-06, 0.0)
+    """
     number = SINCE[library.version] if release is None else _number(release)
     return replace(library, issue_channel=0.0) if number >= ONE_HEAP else library
 
