@@ -12,9 +12,7 @@ from clustersim.simulator.schedule.ops import Collective, Op
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.records import changed
 from clustersim.simulator.schedule.schedule import Schedule
-
-COMPUTE = "compute"
-"""The stream of computations."""
+from clustersim.workloads.data_parallel.gradients import COMPUTE
 
 
 def one_stream(schedule: Schedule) -> Schedule:

@@ -14,11 +14,10 @@ from clustersim.simulator.schedule.ops import Op
 from clustersim.simulator.schedule.program import Program
 from clustersim.simulator.schedule.records import changed
 from clustersim.workloads.data_parallel.gradients import updated_stages
+from clustersim.workloads.data_parallel.gradients_of_a_step import GRADIENTS
 
 ELEMENTS = 1e9
 """runtime/zero/config.py: ``sub_group_size`` of 1e9 elements of a rank's shard."""
-
-GRADIENTS = "gradients"
 
 
 def in_sub_groups(program: Program, gradient_dtype: str) -> Program:
